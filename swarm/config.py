@@ -1,0 +1,272 @@
+"""Every limit and setting, with its unit, its reason and what raising it costs.
+
+One frozen `Config`, built once at start from a TOML file, `SWARM_<SECTION>_<FIELD>` variables and
+command line flags, in rising order of strength. Unknown keys and bad values stop the start.
+Nothing else reads the environment; nothing edits a config later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    handshake_timeout_s: float = 3.0
+    """A dial or an accepted connection must authenticate within this time."""
+    dial_timeout_s: float = 3.0
+    handshakes_half_open_max: int = 32
+    """Accepted connections that have not authenticated; more are closed at once."""
+    handshakes_per_second: int = 50
+    """Over all addresses; a stranger's flood costs one hash each up to here."""
+    links_max: int = 256
+    send_buffer_bytes: int = 4 * MIB
+    """Data-lane bytes waiting in a transport before sends are held back."""
+    send_buffer_limit_bytes: int = 64 * MIB
+    """A lane with this much unsent is broken off: the peer does not read."""
+    rekey_frames: int = 1 << 32
+    """AEAD frames under one key before the Noise rekey rule is applied."""
+    goodput_probe_bytes: int = 256 * 1024
+    """Bulk sent once when a link comes up and then every `goodput_probe_interval_s`."""
+    goodput_probe_interval_s: float = 60.0
+    ping_interval_s: float = 2.0
+    user_timeout_ms: int = 2000
+    """TCP_USER_TIMEOUT where it exists: only a reaper, detection does not rest on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    mdns: bool = True
+    redial_min_s: float = 0.5
+    """First pause after a failed dial; doubles up to `redial_max_s`, with jitter."""
+    redial_max_s: float = 30.0
+    """Known but absent peers are tried for ever, this slowly."""
+    remembered_peers_max: int = 64
+    addresses_per_peer_max: int = 8
+    interface_rescan_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GossipConfig:
+    heartbeat_interval_s: float = 0.5
+    heartbeat_missed_max: int = 3
+    """Silent heartbeats before a link is probed."""
+    probe_timeout_s: float = 0.3
+    indirect_probe_count: int = 3
+    suspicion_min_s: float = 1.5
+    """Times max(1, log10 N); reached with two confirmations."""
+    suspicion_max_factor: float = 4.0
+    """Suspicion without confirmation lasts this many times the minimum."""
+    hash_mismatch_s: float = 2.0
+    """How long state hashes must differ before a digest is pulled."""
+    full_exchange_interval_s: float = 30.0
+    tombstone_s: float = 600.0
+    dynamic_interval_s: float = 2.0
+    """Fastest rate of a node's dynamic record; also N/10 s in larger swarms."""
+    dynamic_refresh_s: float = 30.0
+    dynamic_change: float = 0.15
+    """Relative change of a figure that is worth a new record."""
+    members_max: int = 1024
+    records_per_message: int = 32
+    record_body_bytes_max: int = 16 * 1024
+    local_health_max: int = 7
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingConfig:
+    progress_interval_s: float = 0.025
+    """On links in use each side is heard at least this often."""
+    silence_soft_s: float = 0.100
+    """Probe the peer and reserve a replacement."""
+    silence_hard_s: float = 0.250
+    """Cut over."""
+    silence_soft_gappy_s: float = 0.200
+    silence_hard_gappy_s: float = 0.450
+    """The same on links that showed a gap above `silence_soft_s` in the last `gappy_memory_s`."""
+    gappy_memory_s: float = 600.0
+    slow_factor: float = 3.0
+    """A step that takes this many times its prediction makes its hop suspect (soft)."""
+    slow_min_s: float = 0.4
+    stuck_factor: float = 30.0
+    """A step that takes this many times its prediction is cut over."""
+    stuck_min_s: float = 4.0
+    open_timeout_s: float = 2.0
+    """A hop must answer `Open` within this time."""
+    cover_wait_s: float = 20.0
+    """How long a running answer waits for lost layers to return."""
+    reroutes_max: int = 16
+    """Per session; each costs at most one rebuild."""
+    penalty_min_s: float = 2.0
+    penalty_max_s: float = 60.0
+    """A peer that went silent or got stuck in mid-answer is avoided this long, doubling."""
+    outbox_bytes_max: int = 512 * MIB
+    """Rows kept per node for resending, over all sessions; the oldest session loses its rows."""
+    credit_steps: int = 4
+    """Prefill chunks in flight between two hops of one session."""
+    link_inflight_bytes_max: int = 32 * MIB
+    """Rows in flight on one link, over all sessions."""
+    prefill_chunk_tokens: int = 256
+    """Rows of one prefill step; exact rebuilding needs the same value on every node."""
+    sessions_max: int = 256
+    hop_sessions_max: int = 256
+    unknown_rtt_s: float = 0.005
+    unknown_goodput_bytes_s: float = 12.5e6
+    """Estimates for a pair of nodes that nobody has measured."""
+    hop_overhead_s: float = 0.0005
+    """Fixed cost of one more hop; also what makes fewer hops win a tie."""
+    expected_tokens_max: int = 256
+    """A route is chosen for at most this many tokens to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfig:
+    device: str = "cpu"
+    dtype: str = "auto"
+    """float32, bfloat16, float16; auto: the checkpoint's own, float32 where that is slow on CPU."""
+    threads: int = 0
+    """Compute threads; 0: all physical cores."""
+    memory_bytes: int = 0
+    """For weights, KV and activations; 0: 70 % of what is free at start."""
+    kv_fraction: float = 0.3
+    """Part of the memory kept for KV when the layers are chosen."""
+    activation_bytes: int = 256 * MIB
+    """Held back from the memory budget."""
+    restart_min_s: float = 1.0
+    """Pause before a crashed worker is restarted; doubles up to `restart_max_s`."""
+    restart_max_s: float = 60.0
+    queue_max: int = 1024
+    """Steps waiting in a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    port_tries: int = 32
+    """Next ports tried when the default one is busy; a port that was asked for is not moved."""
+    body_bytes_max: int = 8 * MIB
+    max_tokens_default: int = 1024
+    stop_strings_max: int = 4
+    top_logprobs_max: int = 20
+    keepalive_s: float = 2.0
+    """An SSE comment is sent when nothing else was for this long."""
+    retry_after_s: int = 5
+    requests_max: int = 256
+    probe_fresh_s: float = 60.0
+    """`/readyz` takes a probe token of this age as proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    link: LinkConfig = field(default_factory=LinkConfig)
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    gossip: GossipConfig = field(default_factory=GossipConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    shard: ShardConfig = field(default_factory=ShardConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+
+
+def lan() -> Config:
+    """The default preset."""
+    return Config()
+
+
+def sim() -> Config:
+    """For simulated time: as on a LAN, without discovery by multicast."""
+    return dataclasses.replace(Config(), discovery=DiscoveryConfig(mdns=False))
+
+
+def load_config(
+    toml_text: str, environment: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
+) -> Config:
+    """Join the three sources. Raises ConfigError naming the key at fault."""
+    try:
+        values: dict[str, Any] = tomllib.loads(toml_text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config file is not valid TOML: {error}") from error
+    sections = {f.name: f for f in dataclasses.fields(Config)}
+    _refuse_unknown(values, sections, "section")
+    merged = {name: dict(_table(values, name)) for name in sections}
+    for name, text in environment.items():
+        _merge_variable(merged, name, text)
+    for section, table in flags.items():
+        merged[section].update(table)
+    hints = typing.get_type_hints(Config)
+    return Config(**{name: _section(hints[name], name, merged[name]) for name in sections})
+
+
+def as_toml(config: Config) -> str:
+    """The whole config as a TOML file that would build it again."""
+    lines: list[str] = []
+    for section in dataclasses.fields(config):
+        lines.append(f"[{section.name}]")
+        table = getattr(config, section.name)
+        lines += [f"{f.name} = {_toml(getattr(table, f.name))}" for f in dataclasses.fields(table)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = values.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"config: [{name}] must be a table")
+    return table
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"config: unknown {what} {name!r}; known: {', '.join(known)}")
+
+
+def _merge_variable(merged: dict[str, dict[str, Any]], name: str, text: str) -> None:
+    if not name.startswith("SWARM_"):
+        return
+    section, _, key = name.removeprefix("SWARM_").lower().partition("_")
+    if section not in merged:
+        raise ConfigError(f"environment: {name} names no config section ({', '.join(merged)})")
+    merged[section][key] = text
+
+
+def _section(kind: Any, section: str, table: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    _refuse_unknown(table, hints, f"key in [{section}]")
+    return kind(**{key: _value(hints[key], f"{section}.{key}", v) for key, v in table.items()})
+
+
+def _value(kind: type, name: str, value: Any) -> Any:
+    """`value` as `kind`; strings are parsed, since variables and flags come as text."""
+    problem = ConfigError(f"config: {name} must be of type {kind.__name__}, not {value!r}")
+    if kind is bool:
+        known = {"true": True, "1": True, "false": False, "0": False}
+        if isinstance(value, str) and value.lower() in known:
+            return known[value.lower()]
+        if not isinstance(value, bool):
+            raise problem
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise problem
+    if kind is int and isinstance(value, float):
+        raise problem
+    try:
+        number = kind(value)
+    except ValueError as error:
+        raise problem from error
+    if kind in (int, float) and not 0 <= number < float("inf"):
+        raise ConfigError(f"config: {name} must be finite and not negative, not {value!r}")
+    return number

@@ -1,0 +1,117 @@
+"""Orders a core may give. A shell carries them out; a test compares lists of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.errors import SwarmError
+from swarm.messages import Message
+from swarm.notes import Note
+from swarm.terms import Address, NodeId, Route, SampledToken, SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put a message on the link to `peer`, on the lane of its kind; dropped when there is none."""
+
+    peer: NodeId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Try all addresses at once; the first that authenticates wins.
+
+    `expected` is the node thought to live there; any member of the swarm is welcome all the same.
+    """
+
+    addresses: tuple[Address, ...]
+    expected: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    peer: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorker:
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SaveIncarnation:
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavePeers:
+    """Remember these endpoints for the next start."""
+
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session has its (new) route. `epoch` 1 is the first."""
+
+    route: Route
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The answer is paused while a new route is sought; `cause` is for people."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    token: SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """Of one finished session. `stall_s`: the pause of each reroute, verdict to next token."""
+
+    route: Route | None
+    reroutes: int
+    stall_s: tuple[float, ...]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All tokens were given. `reason`: "stop" at an end-of-sequence id, "length" at the limit."""
+
+    reason: str
+    stats: SessionStats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The session ends without all its tokens; `error` says why."""
+
+    error: SwarmError
+    stats: SessionStats
+
+
+SessionEvent = Started | Stalled | Generated | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """News for whoever asked for the session."""
+
+    session: SessionId
+    event: SessionEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    note: Note
+
+
+Effect = Send | Dial | CloseLink | ToWorker | SaveIncarnation | SavePeers | Reply | Tell

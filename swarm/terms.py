@@ -1,0 +1,209 @@
+"""The glossary as frozen types. Every other file uses these words, once each.
+
+Pure leaf: imports nothing of the project but `errors`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+"""32 base32 letters: BLAKE2b-160 of the node's Ed25519 public key."""
+
+SessionId = NewType("SessionId", str)
+"""16 hex digits drawn by the origin."""
+
+ModelId = NewType("ModelId", str)
+"""32 hex digits: a hash over config, tokenizer files and tensor manifest."""
+
+Epoch = NewType("Epoch", int)
+"""Rises by one with every (re-)route of a session; the first route has epoch 1."""
+
+Incarnation = NewType("Incarnation", int)
+"""Restart counter of a node, kept on its disk; also raised to refute a suspicion."""
+
+NumericClass = NewType("NumericClass", str)
+"""Names all that makes two workers bit-identical; equal strings give equal bits."""
+
+SHORT_ID_LENGTH = 8
+
+
+def short(identifier: str) -> str:
+    """The first eight characters of an id, as logs and people see it."""
+    return identifier[:SHORT_ID_LENGTH]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayerRange:
+    """Decoder layers [start, stop), 0-based and half-open."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise ValueError(f"not a layer range: {self.start}:{self.stop}")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __contains__(self, layer: int) -> bool:
+        return self.start <= layer < self.stop
+
+    def covers(self, other: LayerRange) -> bool:
+        return self.start <= other.start and other.stop <= self.stop
+
+    def overlaps(self, other: LayerRange) -> bool:
+        return self.start < other.stop and other.start < self.stop
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.stop}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP endpoint where a node may be reached. `host` is an IP literal or a name."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What every node must know of a model to route, tokenize and serve it."""
+
+    model_id: ModelId
+    name: str
+    layer_count: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    """Positions the checkpoint was made for."""
+    eos_ids: tuple[int, ...]
+    has_text: bool
+    """False when the checkpoint carries no tokenizer: then only token ids are served."""
+
+    @property
+    def layers(self) -> LayerRange:
+        return LayerRange(0, self.layer_count)
+
+
+class ShardState(Enum):
+    """Life of a shard as its node announces it. LOADING is the published intention."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What one node serves (or is about to serve) of one model."""
+
+    model_id: ModelId
+    layers: LayerRange
+    embed: bool
+    head: bool
+    numeric_class: NumericClass
+    state: ShardState
+    kv_bytes_per_token_layer: int
+    kv_capacity_bytes: int
+    row_bytes: int
+    """Bytes of one hidden state row as this shard sends it (hidden size x bytes per element)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpeed:
+    """Measured speed and present load of one shard. Seconds unless said."""
+
+    model_id: ModelId
+    decode_s_per_layer: float
+    """One layer, one session, one token."""
+    decode8_s_per_layer: float
+    """One layer, one step of eight sessions together."""
+    prefill_s_per_token_layer: float
+    head_s: float
+    """Final norm, output matrix and sampler for one row."""
+    queue_s: float
+    """Predicted wait before a step that arrives now is started."""
+    kv_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """Measured quality of the link between the record's author and `peer`."""
+
+    peer: NodeId
+    rtt_s: float
+    goodput_bytes_s: float
+
+
+class MemberState(Enum):
+    """Membership verdicts."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A node's place in a route: the layers it runs there, and whether it embeds or samples."""
+
+    node: NodeId
+    layers: LayerRange
+    embed: bool
+    head: bool
+    numeric_class: NumericClass
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Hops that together cover embed, every layer once, in order, and head."""
+
+    hops: tuple[Hop, ...]
+    predicted_token_s: float
+    """Predicted time for one decode token over this route, wire included."""
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(hop.node for hop in self.hops)
+
+    def index_of(self, node: NodeId) -> int | None:
+        return next((i for i, hop in enumerate(self.hops) if hop.node == node), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the head chooses a token: a pure function of (seed, position, logits).
+
+    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch those filters off.
+    `logprobs` is the number of alternatives asked for; `None` asks for no logprobs at all.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The token chosen for `position` (the index it takes in the sequence)."""
+
+    position: int
+    token_id: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
