@@ -41,6 +41,11 @@ class ToWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start the worker process (again); it will be told what to load."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaveIncarnation:
     incarnation: int
 
@@ -114,4 +119,6 @@ class Tell:
     note: Note
 
 
-Effect = Send | Dial | CloseLink | ToWorker | SaveIncarnation | SavePeers | Reply | Tell
+Effect = (
+    Send | Dial | CloseLink | ToWorker | StartWorker | SaveIncarnation | SavePeers | Reply | Tell
+)

@@ -1,21 +1,21 @@
 """The error tree, sorted by who must act.
 
-    SwarmError
-    ├─ ConfigError              the operator, at start
-    ├─ ProtocolError
-    │  ├─ LocalProtocolError    us: a bug of ours, never caught
-    │  └─ RemoteProtocolError   the peer broke the rules: hang up
-    ├─ LinkError                weather: retry or reroute
-    │  ├─ LinkClosed
-    │  └─ HandshakeFailed
-    ├─ CapacityError            full: try elsewhere, else 503
-    │  ├─ KvExhausted
-    │  └─ SessionLimitReached
-    ├─ RouteError               503
-    │  ├─ NoRoute               names the missing layers
-    │  └─ RerouteLimitReached
-    ├─ ShardError               this node cannot serve
-    └─ RequestError             the client's fault, 4xx
+SwarmError
+├─ ConfigError              the operator, at start
+├─ ProtocolError
+│  ├─ LocalProtocolError    us: a bug of ours, never caught
+│  └─ RemoteProtocolError   the peer broke the rules: hang up
+├─ LinkError                weather: retry or reroute
+│  ├─ LinkClosed
+│  └─ HandshakeFailed
+├─ CapacityError            full: try elsewhere, else 503
+│  ├─ KvExhausted
+│  └─ SessionLimitReached
+├─ RouteError               503
+│  ├─ NoRoute               names the missing layers
+│  └─ RerouteLimitReached
+├─ ShardError               this node cannot serve
+└─ RequestError             the client's fault, 4xx
 """
 
 from __future__ import annotations

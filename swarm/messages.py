@@ -457,6 +457,7 @@ class LoadProgress(Message):
 class Loaded(Message):
     NUMBER: ClassVar[int] = 104
     model_id: ModelId
+    layers: LayerRange
     numeric_class: NumericClass
     kv_bytes_per_token_layer: int
     row_type: RowType
@@ -467,10 +468,10 @@ class Loaded(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed(Message):
-    """Worker to daemon: `Inspect` or `Load` could not be done; one plain sentence."""
+    """Worker to daemon: `Inspect` or `Load` of `path` could not be done; one plain sentence."""
 
     NUMBER: ClassVar[int] = 105
-    what: str
+    path: str
     detail: str
 
 
@@ -482,6 +483,7 @@ class Begin(Message):
     session: SessionId
     generation: int
     """Counts the beginnings of a session, so that results of an older one are told apart."""
+    model_id: ModelId
     layers: LayerRange
     embed: bool
     head: bool

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -53,12 +53,15 @@ def unpack(kind: type[T], data: bytes | bytearray | memoryview) -> T:
         )
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise RemoteProtocolError(f"undecodable {kind.__name__}: {type(error).__name__}") from error
-    return typing.cast(T, _converter(kind)(plain))
+    return typing.cast(T, _converter(typing.cast(Hashable, kind))(plain))
 
 
 def _flatten(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return [_flatten(getattr(value, field.name)) for field in _wire_fields(type(value))]
+        return [
+            _flatten(getattr(value, field.name))
+            for field in _wire_fields(typing.cast(Hashable, type(value)))
+        ]
     if isinstance(value, tuple):
         return [_flatten(item) for item in value]
     return value.value if isinstance(value, Enum) else value

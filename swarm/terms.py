@@ -207,3 +207,15 @@ class SampledToken:
     token_id: int
     logprob: float | None = None
     top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a gateway asks of its node: continue `prompt_ids` by up to `max_tokens` tokens."""
+
+    model_id: ModelId
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    """Generation ends (reason "stop") when one of these is sampled; it is delivered too."""
