@@ -1,0 +1,91 @@
+"""What a hop and a link cost, in predicted seconds. Pure arithmetic over measured speeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarm.config import RoutingConfig
+from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, ShardInfo, ShardSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A shard that may take part in a route now: its node is alive, linked and serving."""
+
+    node: NodeId
+    shard: ShardInfo
+    speed: ShardSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One direction between two nodes."""
+
+    rtt_s: float
+    goodput_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmView:
+    """What the planner sees. `wires` holds measured pairs, in either order of the two nodes."""
+
+    candidates: tuple[Candidate, ...]
+    wires: Mapping[tuple[NodeId, NodeId], Wire]
+
+    def wire(self, a: NodeId, b: NodeId, config: RoutingConfig) -> Wire:
+        if a == b:
+            return Wire(0.0, float("inf"))
+        known = self.wires.get((a, b)) or self.wires.get((b, a))
+        return known or Wire(config.unknown_rtt_s, config.unknown_goodput_bytes_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One session that looks for a route.
+
+    `held` names the nodes that hold the session's KV for exactly that range: using them so costs
+    no rebuild. `classes` binds layers to the numeric class that computed them first.
+    """
+
+    model: ModelSpec
+    origin: NodeId
+    prompt_count: int
+    generated_count: int
+    remaining_count: int
+    avoid: frozenset[NodeId] = frozenset()
+    bad_wires: frozenset[tuple[NodeId, NodeId]] = frozenset()
+    held: tuple[tuple[NodeId, LayerRange], ...] = ()
+    classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
+
+    @property
+    def position_limit(self) -> int:
+        """Positions that need KV: all but the last token's."""
+        return self.prompt_count + self.generated_count + self.remaining_count
+
+
+def kv_bytes(shard: ShardInfo, layers: LayerRange, position_limit: int) -> int:
+    """KV memory of one session on one hop."""
+    return position_limit * len(layers) * shard.kv_bytes_per_token_layer
+
+
+def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool) -> float:
+    """One token through a hop, its queue included."""
+    speed = candidate.speed
+    compute = len(layers) * speed.decode_s_per_layer
+    return speed.queue_s + compute + (speed.head_s if head else 0.0)
+
+
+def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> float:
+    """Filling the hop's KV: prompt rows as prefill, generated rows one by one, as they were made."""
+    if (candidate.node, layers) in request.held:
+        return 0.0
+    speed = candidate.speed
+    prompt = request.prompt_count * speed.prefill_s_per_token_layer
+    generated = request.generated_count * speed.decode_s_per_layer
+    return len(layers) * (prompt + generated)
+
+
+def wire_cost_s(wire: Wire, byte_count: int) -> float:
+    """One message over a wire, one way."""
+    return wire.rtt_s / 2 + byte_count / wire.goodput_bytes_s

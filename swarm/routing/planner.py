@@ -1,0 +1,217 @@
+"""The cheapest route: a shortest path over (layer boundary, node).
+
+Costs are linear in layers, so an optimal route changes nodes only where some shard begins or
+ends, or where a survivor's held range does; those boundaries are the graph's columns. A node's
+range may be used in part; a node takes part at most once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swarm.config import RoutingConfig
+from swarm.errors import KvExhausted, NoRoute, SwarmError
+from swarm.routing.cost import (
+    Candidate,
+    PlanRequest,
+    SwarmView,
+    decode_cost_s,
+    kv_bytes,
+    rebuild_cost_s,
+    wire_cost_s,
+)
+from swarm.terms import Hop, LayerRange, NodeId, Route
+
+TOKEN_BYTES = 64
+"""About what an id or a sampled token takes on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A way from the origin to some boundary. Ordered by cost, then hops, then node ids."""
+
+    total_s: float
+    token_s: float
+    hops: tuple[Hop, ...]
+    row_bytes: int
+
+    @property
+    def rank(self) -> tuple[float, int, tuple[NodeId, ...]]:
+        return (self.total_s, len(self.hops), tuple(hop.node for hop in self.hops))
+
+    @property
+    def last(self) -> NodeId | None:
+        return self.hops[-1].node if self.hops else None
+
+
+def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route | None:
+    """The cheapest route that satisfies the request, or None."""
+    layer_count = request.model.layer_count
+    view = replace(view, candidates=tuple(c for c in view.candidates if _eligible(c, request)))
+    cuts = _cuts(view, request)
+    frontier: dict[int, dict[NodeId | None, _Path]] = {cut: {} for cut in cuts}
+    frontier[0][None] = _Path(0.0, 0.0, (), TOKEN_BYTES)
+    for start in cuts[:-1]:
+        arrivals = list(frontier[start].values())
+        for candidate in view.candidates:
+            path = _best_arrival(view, request, config, arrivals, candidate)
+            if path is not None and start in candidate.shard.layers:
+                _extend(frontier, path, candidate, start, request, config)
+    return _finish(view, request, config, list(frontier[layer_count].values()))
+
+
+def why_not(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> SwarmError:
+    """The error that says why `plan` found nothing."""
+    missing = missing_layers(view, request.model.layer_count, request.model.model_id)
+    name = request.model.name
+    if missing:
+        ranges = ", ".join(str(part) for part in missing)
+        text = f"no reachable node serves layers {ranges} of {name}"
+        return NoRoute(request.model.model_id, missing, text)
+    roomy = replace(request, remaining_count=0, prompt_count=0, generated_count=0, classes=())
+    if plan(view, roomy, config) is not None:
+        return KvExhausted(
+            f"the nodes that serve {name} have no memory free for {request.position_limit} tokens"
+        )
+    return NoRoute(request.model.model_id, (), f"the nodes that serve {name} cannot be joined now")
+
+
+def missing_layers(view: SwarmView, layer_count: int, model_id: str) -> tuple[LayerRange, ...]:
+    """Layers that no candidate serves, as maximal ranges in order."""
+    covered = [False] * layer_count
+    for candidate in view.candidates:
+        if candidate.shard.model_id == model_id:
+            for layer in range(candidate.shard.layers.start, candidate.shard.layers.stop):
+                covered[layer] = True
+    ranges: list[LayerRange] = []
+    start: int | None = None
+    for layer, is_covered in enumerate([*covered, True]):
+        if not is_covered and start is None:
+            start = layer
+        elif is_covered and start is not None:
+            ranges.append(LayerRange(start, layer))
+            start = None
+    return tuple(ranges)
+
+
+def _eligible(candidate: Candidate, request: PlanRequest) -> bool:
+    return (
+        candidate.shard.model_id == request.model.model_id and candidate.node not in request.avoid
+    )
+
+
+def _cuts(view: SwarmView, request: PlanRequest) -> list[int]:
+    ranges = [c.shard.layers for c in view.candidates] + [layers for _, layers in request.held]
+    inner = {edge for layers in ranges for edge in (layers.start, layers.stop)}
+    return sorted({0, request.model.layer_count} | inner)
+
+
+def _best_arrival(
+    view: SwarmView,
+    request: PlanRequest,
+    config: RoutingConfig,
+    arrivals: list[_Path],
+    candidate: Candidate,
+) -> _Path | None:
+    """The cheapest way to bring a row from `arrivals` to the candidate, its wire paid."""
+    node = candidate.node
+    best: _Path | None = None
+    for path in arrivals:
+        sender = path.last or request.origin
+        if node in (hop.node for hop in path.hops) or _is_bad(request, sender, node):
+            continue
+        moved = _over_wire(view, request, config, path, node)
+        if best is None or moved.rank < best.rank:
+            best = moved
+    return best
+
+
+def _over_wire(
+    view: SwarmView, request: PlanRequest, config: RoutingConfig, path: _Path, node: NodeId
+) -> _Path:
+    wire = view.wire(path.last or request.origin, node, config)
+    token_s = wire_cost_s(wire, path.row_bytes) + config.hop_overhead_s
+    bulk_s = request.prompt_count * path.row_bytes / wire.goodput_bytes_s
+    expected = _expected(request, config)
+    return replace(
+        path,
+        total_s=path.total_s + bulk_s + expected * token_s,
+        token_s=path.token_s + token_s,
+    )
+
+
+def _extend(
+    frontier: dict[int, dict[NodeId | None, _Path]],
+    path: _Path,
+    candidate: Candidate,
+    start: int,
+    request: PlanRequest,
+    config: RoutingConfig,
+) -> None:
+    """Add every use [start, stop) of the candidate's range to the frontier."""
+    shard = candidate.shard
+    for stop, column in frontier.items():
+        if not start < stop <= shard.layers.stop:
+            continue
+        layers = LayerRange(start, stop)
+        if not _allowed(candidate, layers, request):
+            continue
+        head = stop == request.model.layer_count
+        token_s = decode_cost_s(candidate, layers, head=head)
+        hop = Hop(candidate.node, layers, start == 0, head, shard.numeric_class)
+        longer = _Path(
+            path.total_s
+            + rebuild_cost_s(candidate, layers, request)
+            + _expected(request, config) * token_s,
+            path.token_s + token_s,
+            (*path.hops, hop),
+            shard.row_bytes,
+        )
+        known = column.get(candidate.node)
+        if known is None or longer.rank < known.rank:
+            column[candidate.node] = longer
+
+
+def _allowed(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> bool:
+    shard = candidate.shard
+    if layers.start == 0 and not shard.embed:
+        return False
+    if layers.stop == request.model.layer_count and not shard.head:
+        return False
+    if any(
+        layers.overlaps(bound) and shard.numeric_class != numeric_class
+        for bound, numeric_class in request.classes
+    ):
+        return False
+    if (candidate.node, layers) in request.held:
+        return True
+    return kv_bytes(shard, layers, request.position_limit) <= candidate.speed.kv_free_bytes
+
+
+def _finish(
+    view: SwarmView, request: PlanRequest, config: RoutingConfig, paths: list[_Path]
+) -> Route | None:
+    """Pay the way back to the origin and choose."""
+    best: _Path | None = None
+    for path in paths:
+        tail = path.hops[-1].node
+        if _is_bad(request, tail, request.origin):
+            continue
+        wire = view.wire(tail, request.origin, config)
+        back_s = wire_cost_s(wire, TOKEN_BYTES)
+        whole = replace(
+            path,
+            total_s=path.total_s + _expected(request, config) * back_s,
+            token_s=path.token_s + back_s,
+        )
+        if best is None or whole.rank < best.rank:
+            best = whole
+    return None if best is None else Route(best.hops, best.token_s)
+
+
+def _is_bad(request: PlanRequest, a: NodeId, b: NodeId) -> bool:
+    return (a, b) in request.bad_wires or (b, a) in request.bad_wires
+
+
+def _expected(request: PlanRequest, config: RoutingConfig) -> int:
+    return min(max(1, request.remaining_count), config.expected_tokens_max)
