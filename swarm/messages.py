@@ -7,30 +7,47 @@ framed as
 
 on peer links (inside one AEAD record) and on the socketpair between daemon and worker alike.
 Only messages that declare a `payload` field may carry payload bytes.
+
+The messages between a daemon and its worker stand in `worker_messages`, what both are made of in
+`message_base`; all names are imported from here.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, ClassVar
 
 from swarm import shapes
 from swarm.errors import LocalProtocolError, RemoteProtocolError
+from swarm.message_base import FailureCode as FailureCode
+from swarm.message_base import Lane as Lane
+from swarm.message_base import Message as Message
+from swarm.message_base import RowType as RowType
+from swarm.message_base import StepKind as StepKind
 from swarm.terms import (
     Epoch,
     Incarnation,
     LayerRange,
     ModelId,
-    ModelSpec,
     NodeId,
-    NumericClass,
     SampledToken,
     Sampling,
     SessionId,
-    ShardSpeed,
 )
+from swarm.worker_messages import Begin as Begin
+from swarm.worker_messages import End as End
+from swarm.worker_messages import Inspect as Inspect
+from swarm.worker_messages import Inspected as Inspected
+from swarm.worker_messages import Load as Load
+from swarm.worker_messages import Loaded as Loaded
+from swarm.worker_messages import LoadProgress as LoadProgress
+from swarm.worker_messages import Ran as Ran
+from swarm.worker_messages import Run as Run
+from swarm.worker_messages import RunFailed as RunFailed
+from swarm.worker_messages import SpeedReport as SpeedReport
+from swarm.worker_messages import WorkerFailed as WorkerFailed
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -43,21 +60,6 @@ DATA_FRAME_LIMIT = 8 * 1024 * 1024 + 1024
 PAYLOAD_LIMIT = 8 * 1024 * 1024
 
 _PREFIX = struct.Struct(">BH")
-
-
-class Lane(Enum):
-    """Control and bulk travel on two connections, so that a prefill never delays a heartbeat."""
-
-    CONTROL = "control"
-    DATA = "data"
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Base of all messages."""
-
-    NUMBER: ClassVar[int]
-    LANE: ClassVar[Lane] = Lane.CONTROL
 
 
 # ---------------------------------------------------------------- link upkeep
@@ -290,15 +292,6 @@ class Credit(Message):
     kv_length: int
 
 
-class FailureCode(IntEnum):
-    LINK_DOWN = 1
-    SILENT = 2
-    WORKER_LOST = 3
-    STEP_FAILED = 4
-    OUT_OF_MEMORY = 5
-    LEAVING = 6
-
-
 @dataclass(frozen=True, slots=True)
 class HopFailed(Message):
     """Hop to origin: this session cannot go on through `node` (the sender or its neighbour)."""
@@ -351,22 +344,6 @@ class Token(Message):
 # ---------------------------------------------------------------- data lane
 
 
-class StepKind(IntEnum):
-    """PREFILL rows go through the model together; DECODE rows one position at a time."""
-
-    PREFILL = 1
-    DECODE = 2
-
-
-class RowType(IntEnum):
-    """Element type of the rows in a step's payload. IDS are int32 token ids (to the embedding)."""
-
-    IDS = 0
-    FLOAT32 = 1
-    BFLOAT16 = 2
-    FLOAT16 = 3
-
-
 @dataclass(frozen=True, slots=True)
 class Step(Message):
     """Rows for positions [position, position + count) of one session.
@@ -406,158 +383,6 @@ class FileChunk(Message):
     offset: int
     total: int
     payload: bytes | memoryview = b""
-
-
-# ---------------------------------------------------------------- daemon <-> worker
-
-
-@dataclass(frozen=True, slots=True)
-class Inspect(Message):
-    """Daemon to worker: identify the checkpoint at `path` (a folder or a GGUF file)."""
-
-    NUMBER: ClassVar[int] = 100
-    path: str
-    name: str
-    cache_dir: str
-    """Where the manifest of an unchanged checkpoint is kept between starts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inspected(Message):
-    """The model's identity, and what one of its layers costs in memory."""
-
-    NUMBER: ClassVar[int] = 101
-    spec: ModelSpec
-    layer_weight_bytes: int
-    """Largest layer, in the dtype asked for."""
-    embed_weight_bytes: int
-    head_weight_bytes: int
-    kv_bytes_per_token_layer: int
-    manifest_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Load(Message):
-    NUMBER: ClassVar[int] = 102
-    path: str
-    model_id: ModelId
-    layers: LayerRange
-    embed: bool
-    head: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress(Message):
-    NUMBER: ClassVar[int] = 103
-    fraction: float
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded(Message):
-    NUMBER: ClassVar[int] = 104
-    model_id: ModelId
-    layers: LayerRange
-    numeric_class: NumericClass
-    kv_bytes_per_token_layer: int
-    row_type: RowType
-    row_bytes: int
-    speed: ShardSpeed
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailed(Message):
-    """Worker to daemon: `Inspect` or `Load` of `path` could not be done; one plain sentence."""
-
-    NUMBER: ClassVar[int] = 105
-    path: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Begin(Message):
-    """Daemon to worker: a session starts from an empty KV (again, if it is known)."""
-
-    NUMBER: ClassVar[int] = 106
-    session: SessionId
-    generation: int
-    """Counts the beginnings of a session, so that results of an older one are told apart."""
-    model_id: ModelId
-    layers: LayerRange
-    embed: bool
-    head: bool
-    prompt_count: int
-    position_limit: int
-    sampling: Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Run(Message):
-    """Daemon to worker: run rows [position, position + count) of a session.
-
-    `sample_from`: a head samples each row at or above this position.
-    """
-
-    NUMBER: ClassVar[int] = 107
-    LANE: ClassVar[Lane] = Lane.DATA
-    session: SessionId
-    generation: int
-    position: int
-    count: int
-    kind: StepKind
-    row_type: RowType
-    sample_from: int
-    payload: bytes | memoryview = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran(Message):
-    """Worker to daemon: output rows of a run (not for a head), or the tokens it sampled.
-
-    payload  [count, E] of `row_type`; empty for a head
-    """
-
-    NUMBER: ClassVar[int] = 108
-    LANE: ClassVar[Lane] = Lane.DATA
-    session: SessionId
-    generation: int
-    position: int
-    count: int
-    kind: StepKind
-    row_type: RowType
-    compute_s: float
-    tokens: tuple[SampledToken, ...]
-    payload: bytes | memoryview = b""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFailed(Message):
-    """Worker to daemon: this session's KV is lost; the worker itself goes on."""
-
-    NUMBER: ClassVar[int] = 109
-    session: SessionId
-    generation: int
-    code: FailureCode
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class End(Message):
-    """Daemon to worker: forget the session and free its KV."""
-
-    NUMBER: ClassVar[int] = 110
-    session: SessionId
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedReport(Message):
-    """Worker to daemon, now and then: its speed as its own steps show it."""
-
-    NUMBER: ClassVar[int] = 111
-    speed: ShardSpeed
-    kv_used_bytes: int
-    session_count: int
 
 
 _PEER_KINDS: tuple[type[Message], ...] = (

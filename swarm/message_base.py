@@ -1,0 +1,47 @@
+"""What peer messages and worker messages are both made of. Import these names from `messages`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import ClassVar
+
+
+class Lane(Enum):
+    """Control and bulk travel on two connections, so that a prefill never delays a heartbeat."""
+
+    CONTROL = "control"
+    DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages."""
+
+    NUMBER: ClassVar[int]
+    LANE: ClassVar[Lane] = Lane.CONTROL
+
+
+class FailureCode(IntEnum):
+    LINK_DOWN = 1
+    SILENT = 2
+    WORKER_LOST = 3
+    STEP_FAILED = 4
+    OUT_OF_MEMORY = 5
+    LEAVING = 6
+
+
+class StepKind(IntEnum):
+    """PREFILL rows go through the model together; DECODE rows one position at a time."""
+
+    PREFILL = 1
+    DECODE = 2
+
+
+class RowType(IntEnum):
+    """Element type of the rows in a step's payload. IDS are int32 token ids (to the embedding)."""
+
+    IDS = 0
+    FLOAT32 = 1
+    BFLOAT16 = 2
+    FLOAT16 = 3

@@ -1,0 +1,170 @@
+"""Messages between a daemon and its worker, over their socketpair.
+
+Same shapes and same numbering as the wire's; import these names from `messages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swarm.message_base import FailureCode, Lane, Message, RowType, StepKind
+from swarm.terms import (
+    LayerRange,
+    ModelId,
+    ModelSpec,
+    NumericClass,
+    SampledToken,
+    Sampling,
+    SessionId,
+    ShardSpeed,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect(Message):
+    """Daemon to worker: identify the checkpoint at `path` (a folder or a GGUF file)."""
+
+    NUMBER: ClassVar[int] = 100
+    path: str
+    name: str
+    cache_dir: str
+    """Where the manifest of an unchanged checkpoint is kept between starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected(Message):
+    """The model's identity, and what one of its layers costs in memory."""
+
+    NUMBER: ClassVar[int] = 101
+    spec: ModelSpec
+    layer_weight_bytes: int
+    """Largest layer, in the dtype asked for."""
+    embed_weight_bytes: int
+    head_weight_bytes: int
+    kv_bytes_per_token_layer: int
+    manifest_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    NUMBER: ClassVar[int] = 102
+    path: str
+    model_id: ModelId
+    layers: LayerRange
+    embed: bool
+    head: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress(Message):
+    NUMBER: ClassVar[int] = 103
+    fraction: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Message):
+    NUMBER: ClassVar[int] = 104
+    model_id: ModelId
+    layers: LayerRange
+    numeric_class: NumericClass
+    kv_bytes_per_token_layer: int
+    row_type: RowType
+    row_bytes: int
+    speed: ShardSpeed
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed(Message):
+    """Worker to daemon: `Inspect` or `Load` of `path` could not be done; one plain sentence."""
+
+    NUMBER: ClassVar[int] = 105
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Message):
+    """Daemon to worker: a session starts from an empty KV (again, if it is known)."""
+
+    NUMBER: ClassVar[int] = 106
+    session: SessionId
+    generation: int
+    """Counts the beginnings of a session, so that results of an older one are told apart."""
+    model_id: ModelId
+    layers: LayerRange
+    embed: bool
+    head: bool
+    prompt_count: int
+    position_limit: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Message):
+    """Daemon to worker: run rows [position, position + count) of a session.
+
+    `sample_from`: a head samples each row at or above this position.
+    """
+
+    NUMBER: ClassVar[int] = 107
+    LANE: ClassVar[Lane] = Lane.DATA
+    session: SessionId
+    generation: int
+    position: int
+    count: int
+    kind: StepKind
+    row_type: RowType
+    sample_from: int
+    payload: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Message):
+    """Worker to daemon: output rows of a run (not for a head), or the tokens it sampled.
+
+    payload  [count, E] of `row_type`; empty for a head
+    """
+
+    NUMBER: ClassVar[int] = 108
+    LANE: ClassVar[Lane] = Lane.DATA
+    session: SessionId
+    generation: int
+    position: int
+    count: int
+    kind: StepKind
+    row_type: RowType
+    compute_s: float
+    tokens: tuple[SampledToken, ...]
+    payload: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed(Message):
+    """Worker to daemon: this session's KV is lost; the worker itself goes on."""
+
+    NUMBER: ClassVar[int] = 109
+    session: SessionId
+    generation: int
+    code: FailureCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class End(Message):
+    """Daemon to worker: forget the session and free its KV."""
+
+    NUMBER: ClassVar[int] = 110
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedReport(Message):
+    """Worker to daemon, now and then: its speed as its own steps show it."""
+
+    NUMBER: ClassVar[int] = 111
+    speed: ShardSpeed
+    kv_used_bytes: int
+    session_count: int
