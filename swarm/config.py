@@ -156,6 +156,8 @@ class GatewayConfig:
     body_bytes_max: int = 8 * MIB
     max_tokens_default: int = 1024
     stop_strings_max: int = 4
+    stop_chars_max: int = 256
+    """Of one stop string; up to this much text may be held back while it could still match."""
     top_logprobs_max: int = 20
     keepalive_s: float = 2.0
     """An SSE comment is sent when nothing else was for this long."""
@@ -163,6 +165,15 @@ class GatewayConfig:
     requests_max: int = 256
     probe_fresh_s: float = 60.0
     """`/readyz` takes a probe token of this age as proof."""
+    probe_timeout_s: float = 10.0
+    """A probe token that `/readyz` asks for itself must come within this time."""
+    write_timeout_s: float = 60.0
+    """A client that reads nothing for this long is cut off; its session holds KV meanwhile."""
+    event_streams_max: int = 16
+    """Readers of `/swarm/events`; each may lag by `event_backlog_max` notes before it loses some."""
+    event_backlog_max: int = 1024
+    leave_grace_s: float = 10.0
+    """How long `swarm leave` lets running sessions move away or end."""
 
 
 @dataclass(frozen=True, slots=True)
