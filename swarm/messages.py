@@ -125,11 +125,15 @@ class SignedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """Sent on an idle control lane. Unequal state hashes that last start an anti-entropy pull."""
+    """Sent on an idle control lane. Unequal state hashes that last start an anti-entropy pull.
+
+    With `reply` set it is a probe: the receiver answers at once with a Heartbeat of its own.
+    """
 
     NUMBER: ClassVar[int] = 10
     state_hash: bytes
     incarnation: Incarnation
+    reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +157,15 @@ class Digest(Message):
     """What the sender holds; the receiver answers with the Records that are newer at its side.
 
     With `reply` set, the receiver also sends its own digest back (once, without `reply`).
+    A large digest travels in parts: this one speaks of the nodes in [start, stop) only, where
+    an empty `stop` means no end.
     """
 
     NUMBER: ClassVar[int] = 12
     entries: tuple[DigestEntry, ...]
     reply: bool
+    start: str = ""
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True)
