@@ -169,6 +169,8 @@ class Route:
     hops: tuple[Hop, ...]
     predicted_token_s: float
     """Predicted time for one decode token over this route, wire included."""
+    slowest_step_s: float
+    """Predicted time of the longest single step: a prefill chunk or a bundle of rebuilt rows."""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

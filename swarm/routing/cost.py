@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swarm.config import RoutingConfig
+from swarm.routing.outbox import DECODE_BUNDLE
 from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, ShardInfo, ShardSpeed
 
 
@@ -86,6 +87,25 @@ def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanReques
     return len(layers) * (prompt + generated)
 
 
+def step_cost_s(candidate: Candidate, layers: LayerRange, chunk: int) -> float:
+    """The longest single step on a hop: a prefill chunk, or a bundle of rebuilt decode rows."""
+    speed = candidate.speed
+    prefill = chunk * speed.prefill_s_per_token_layer
+    return speed.queue_s + len(layers) * max(prefill, DECODE_BUNDLE * speed.decode_s_per_layer)
+
+
 def wire_cost_s(wire: Wire, byte_count: int) -> float:
     """One message over a wire, one way."""
     return wire.rtt_s / 2 + byte_count / wire.goodput_bytes_s
+
+
+def same_classes(
+    present: tuple[tuple[LayerRange, NumericClass], ...],
+    first: tuple[tuple[LayerRange, NumericClass], ...],
+) -> bool:
+    """Whether every layer is computed in the numeric class that computed it first."""
+    return all(
+        numeric_class == bound_class or not layers.overlaps(bound)
+        for layers, numeric_class in present
+        for bound, bound_class in first
+    )

@@ -6,12 +6,14 @@ window of credits. The origin feeds ids, a hop feeds hidden rows, both by the sa
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarm.errors import LocalProtocolError
-from swarm.messages import RowType, StepKind
+from swarm.messages import RowType, Step, StepKind
+from swarm.terms import Epoch, SessionId
 
 DECODE_BUNDLE = 16
 """Generated rows that travel in one step of a rebuild: enough to amortise, few enough to overlap."""
@@ -39,6 +41,36 @@ class Rows:
         row_bytes = len(self.payload) // self.count
         rest = memoryview(self.payload)[skipped * row_bytes :]
         return Rows(position, self.count - skipped, self.kind, self.row_type, rest)
+
+
+def prompt_rows(ids: Sequence[int], chunk: int) -> list[Rows]:
+    """Token ids cut at fixed boundaries: a rebuild must meet the same chunks."""
+    return [
+        Rows(
+            position,
+            len(part := ids[position : position + chunk]),
+            StepKind.PREFILL,
+            RowType.IDS,
+            struct.pack(f"<{len(part)}i", *part),
+        )
+        for position in range(0, len(ids), chunk)
+    ]
+
+
+def decode_row(position: int, token_id: int) -> Rows:
+    return Rows(position, 1, StepKind.DECODE, RowType.IDS, struct.pack("<i", token_id))
+
+
+def step_of(session: SessionId, epoch: Epoch, rows: Rows) -> Step:
+    return Step(
+        session=session,
+        epoch=epoch,
+        position=rows.position,
+        count=rows.count,
+        kind=rows.kind,
+        row_type=rows.row_type,
+        payload=rows.payload,
+    )
 
 
 class Outbox:

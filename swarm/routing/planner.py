@@ -18,6 +18,7 @@ from swarm.routing.cost import (
     decode_cost_s,
     kv_bytes,
     rebuild_cost_s,
+    step_cost_s,
     wire_cost_s,
 )
 from swarm.terms import Hop, LayerRange, NodeId, Route
@@ -32,6 +33,7 @@ class _Path:
 
     total_s: float
     token_s: float
+    step_s: float
     hops: tuple[Hop, ...]
     row_bytes: int
 
@@ -50,7 +52,7 @@ def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route 
     view = replace(view, candidates=tuple(c for c in view.candidates if _eligible(c, request)))
     cuts = _cuts(view, request)
     frontier: dict[int, dict[NodeId | None, _Path]] = {cut: {} for cut in cuts}
-    frontier[0][None] = _Path(0.0, 0.0, (), TOKEN_BYTES)
+    frontier[0][None] = _Path(0.0, 0.0, 0.0, (), TOKEN_BYTES)
     for start in cuts[:-1]:
         arrivals = list(frontier[start].values())
         for candidate in view.candidates:
@@ -164,6 +166,7 @@ def _extend(
             + rebuild_cost_s(candidate, layers, request)
             + _expected(request, config) * token_s,
             path.token_s + token_s,
+            max(path.step_s, step_cost_s(candidate, layers, config.prefill_chunk_tokens)),
             (*path.hops, hop),
             shard.row_bytes,
         )
@@ -206,7 +209,7 @@ def _finish(
         )
         if best is None or whole.rank < best.rank:
             best = whole
-    return None if best is None else Route(best.hops, best.token_s)
+    return None if best is None else Route(best.hops, best.token_s, best.step_s)
 
 
 def _is_bad(request: PlanRequest, a: NodeId, b: NodeId) -> bool:

@@ -1,0 +1,85 @@
+"""Whom one session, or one node, does not ask for a while, and why that ends by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.config import RoutingConfig
+from swarm.errors import CapacityError, KvExhausted, SessionLimitReached
+from swarm.messages import RefusalCode, Refused
+from swarm.terms import Incarnation, NodeId
+
+AVOID_S = 1.0
+"""A node that failed a session is not asked again by it for this long (its link may lag behind)."""
+BAD_WIRE_S = 30.0
+"""A pair of nodes that could not reach each other is not joined again by it for this long."""
+
+
+class Avoidance:
+    """Nodes and pairs of nodes that one session leaves out of its next plans."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeId, float] = {}
+        self._wires: dict[tuple[NodeId, NodeId], float] = {}
+
+    def node(self, node: NodeId, now: float) -> None:
+        self._nodes[node] = now + AVOID_S
+
+    def wire(self, a: NodeId, b: NodeId, now: float) -> None:
+        self._wires[(a, b)] = now + BAD_WIRE_S
+
+    def nodes_at(self, now: float) -> frozenset[NodeId]:
+        return frozenset(node for node, until in self._nodes.items() if until > now)
+
+    def wires_at(self, now: float) -> frozenset[tuple[NodeId, NodeId]]:
+        return frozenset(pair for pair, until in self._wires.items() if until > now)
+
+    def next_expiry(self, now: float) -> float | None:
+        ends = [*self._nodes.values(), *self._wires.values()]
+        return min((end for end in ends if end > now), default=None)
+
+
+@dataclass(slots=True)
+class _Penalty:
+    incarnation: Incarnation
+    length_s: float
+    until: float
+
+
+class PenaltyBox:
+    """Peers that went silent or got stuck in the middle of an answer, seen by this node itself.
+
+    Each offence doubles the stay. A new incarnation starts clean; so does a peer that behaved
+    for ten times its last stay.
+    """
+
+    def __init__(self, config: RoutingConfig) -> None:
+        self._config = config
+        self._penalties: dict[NodeId, _Penalty] = {}
+
+    def punish(self, node: NodeId, incarnation: Incarnation, now: float) -> float:
+        """Put the node in the box; returns for how long, in seconds."""
+        known = self._penalties.get(node)
+        length_s = self._config.penalty_min_s
+        if known and known.incarnation == incarnation and now < known.until + 10 * known.length_s:
+            length_s = min(2 * known.length_s, self._config.penalty_max_s)
+        self._penalties[node] = _Penalty(incarnation, length_s, now + length_s)
+        return length_s
+
+    def remaining_s(self, node: NodeId, incarnation: Incarnation, now: float) -> float:
+        known = self._penalties.get(node)
+        if known is None or known.incarnation != incarnation:
+            return 0.0
+        return max(0.0, known.until - now)
+
+    def next_expiry(self, now: float) -> float | None:
+        return min((p.until for p in self._penalties.values() if p.until > now), default=None)
+
+
+def capacity_error(message: Refused) -> CapacityError | None:
+    """The refusal as the error that a client may see, when it is about room."""
+    if message.code is RefusalCode.KV_EXHAUSTED:
+        return KvExhausted(message.detail)
+    if message.code is RefusalCode.SESSION_LIMIT:
+        return SessionLimitReached(message.detail)
+    return None

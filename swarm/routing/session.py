@@ -1,0 +1,503 @@
+"""The origin's side of a session: it owns the ids, the epoch and the truth.
+
+    WAITING ──plan──► OPENING ──all opened──► RUNNING ──► DONE
+       ▲                 │  refused, timeout     │ hop failed, gap
+       └── no route ─────┴───────────────────────┘
+
+First start and recovery are the same path: open every hop, learn what each holds, let
+`recovery.starts` say who resends what, feed ids from where the first hop ends.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from swarm.config import RoutingConfig
+from swarm.effects import (
+    Effect,
+    Failed,
+    Finished,
+    Generated,
+    Reply,
+    Send,
+    SessionEvent,
+    SessionStats,
+    Stalled,
+    Started,
+    Tell,
+)
+from swarm.errors import (
+    CapacityError,
+    LocalProtocolError,
+    RerouteLimitReached,
+    SwarmError,
+)
+from swarm.messages import (
+    PAYLOAD_LIMIT,
+    Credit,
+    FailureCode,
+    Gap,
+    HopFailed,
+    Open,
+    Opened,
+    RefusalCode,
+    Refused,
+    Release,
+    Resume,
+    Step,
+    Token,
+)
+from swarm.notes import Level, note
+from swarm.routing.avoidance import Avoidance, capacity_error
+from swarm.routing.cost import PlanRequest, same_classes
+from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
+from swarm.routing.recovery import Holding, starts
+from swarm.routing.watch import Alarm, ProgressWatch, StallClock
+from swarm.terms import (
+    Epoch,
+    Hop,
+    LayerRange,
+    ModelSpec,
+    NodeId,
+    NumericClass,
+    Order,
+    Route,
+    SessionId,
+    short,
+)
+
+
+class Planner(Protocol):
+    def plan(self, request: PlanRequest) -> Route | None: ...
+
+    def why_not(self, request: PlanRequest) -> SwarmError: ...
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    OPENING = "opening"
+    RUNNING = "running"
+    DONE = "done"
+
+
+_MOVES: dict[Phase, tuple[Phase, ...]] = {
+    Phase.WAITING: (Phase.WAITING, Phase.OPENING, Phase.DONE),
+    Phase.OPENING: (Phase.WAITING, Phase.OPENING, Phase.RUNNING, Phase.DONE),
+    Phase.RUNNING: (Phase.WAITING, Phase.OPENING, Phase.DONE),
+    Phase.DONE: (),
+}
+
+
+class OriginSession:
+    """One sequence being generated, seen from the node whose gateway took the request."""
+
+    def __init__(
+        self,
+        session: SessionId,
+        order: Order,
+        model: ModelSpec,
+        me: NodeId,
+        config: RoutingConfig,
+        planner: Planner,
+    ) -> None:
+        self.session = session
+        self.order = order
+        self.model = model
+        self.phase = Phase.WAITING
+        self.epoch = Epoch(0)
+        self.route: Route | None = None
+        self.reroutes = 0
+        self.exact = True
+        self._me = me
+        self._config = config
+        self._planner = planner
+        self._ids = list(order.prompt_ids)
+        self._outbox = Outbox()
+        self._feed = Feed(config.credit_steps)
+        self._opened: dict[NodeId, Opened] = {}
+        self._held: dict[NodeId, LayerRange] = {}
+        self._attempts = 0
+        self._avoidance = Avoidance()
+        self._refusal: CapacityError | None = None
+        self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
+        self._deadline: float | None = None
+        self._cover_lost_at: float | None = None
+        self._stalls = StallClock()
+        self._progress = ProgressWatch(config)
+        self._effects: list[Effect] = []
+        self._append_prompt()
+
+    # ------------------------------------------------------------ views
+
+    @property
+    def position(self) -> int:
+        """Length of the sequence so far: prompt and generated tokens."""
+        return len(self._ids)
+
+    @property
+    def generated_count(self) -> int:
+        return len(self._ids) - len(self.order.prompt_ids)
+
+    @property
+    def is_done(self) -> bool:
+        return self.phase is Phase.DONE
+
+    def monitored(self) -> tuple[NodeId, ...]:
+        """Nodes whose silence this session must notice now."""
+        if self.route is None or self.phase not in (Phase.OPENING, Phase.RUNNING):
+            return ()
+        return tuple(n for n in self.route.nodes if n in self._opened and n != self._me)
+
+    def stats(self) -> SessionStats:
+        return SessionStats(self.route, self.reroutes, tuple(self._stalls.stalls_s), self.exact)
+
+    def next_deadline(self) -> float | None:
+        return self._deadline
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ------------------------------------------------------------ facts in
+
+    def start(self, now: float) -> None:
+        """Find the first route. Raises the SwarmError that says why there is none."""
+        self._progress.moved(now)
+        request = self._request(now)
+        route = self._planner.plan(request)
+        if route is None:
+            raise self._planner.why_not(request)
+        self._open(route, now)
+
+    def view_changed(self, now: float) -> None:
+        """Nodes came or went: a waiting session looks for a route again."""
+        if self.phase is Phase.WAITING:
+            self._plan(now)
+
+    def opened(self, peer: NodeId, message: Opened, now: float) -> None:
+        if not self._is_current(peer, message.epoch) or self.phase is not Phase.OPENING:
+            return
+        self._opened[peer] = message
+        assert self.route is not None
+        if all(node in self._opened for node in self.route.nodes):
+            self._resume(now)
+
+    def refused(self, peer: NodeId, message: Refused, now: float) -> None:
+        if not self._is_current(peer, message.epoch) or self.phase is not Phase.OPENING:
+            return
+        self._tell(
+            "session.refused", Level.INFO, node=short(peer), code=message.code.name.lower(),
+            detail=message.detail,
+        )  # fmt: skip
+        if message.code is RefusalCode.NO_LINK and message.peer is not None:
+            self._avoidance.wire(peer, message.peer, now)
+        else:
+            self._avoidance.node(peer, now)
+        self._refusal = capacity_error(message)
+        if self._attempts > self._config.reroutes_max:
+            self._fail(self._refusal or RerouteLimitReached(message.detail))
+        else:
+            self._plan(now)
+
+    def token(self, peer: NodeId, message: Token, now: float) -> None:
+        if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
+            return
+        assert self.route is not None
+        if peer != self.route.hops[-1].node or message.token.position != len(self._ids):
+            return
+        self._progress.moved(now)
+        self._end_stall(now)
+        self._ids.append(message.token.token_id)
+        self._feed.acknowledged(message.token.position)
+        self._reply(Generated(message.token))
+        if message.token.token_id in self.order.stop_ids:
+            self._finish("stop")
+        elif self.generated_count >= self.order.max_tokens:
+            self._finish("length")
+        else:
+            self._outbox.append(decode_row(message.token.position, message.token.token_id))
+            self._pump()
+
+    def credit(self, peer: NodeId, message: Credit, now: float) -> None:
+        if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
+            return
+        self._progress.hop_at(peer, message.kv_length, now)
+        assert self.route is not None
+        if peer == self.route.hops[0].node:
+            self._feed.acknowledged(message.kv_length)
+            self._pump()
+
+    def hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
+        """A hop says how far it is with this session."""
+        if self.phase is Phase.RUNNING:
+            self._progress.hop_at(peer, kv_length, now)
+
+    def stalled(self, lag_s: float) -> None:
+        """This node's own loop stood still: nobody else is to blame for that time."""
+        self._progress.stalled(lag_s)
+
+    def slow_hop(self, now: float) -> tuple[NodeId, Alarm] | None:
+        """The hop that holds the session up, when one does."""
+        if self.phase is not Phase.RUNNING or self.route is None:
+            return None
+        is_bulk = self._stalls.is_running or self.generated_count == 0
+        alarm = self._progress.alarm(self.route, is_bulk=is_bulk, now=now)
+        if alarm is Alarm.NONE:
+            return None
+        return self._progress.culprit(self.route, self._feed.next_position), alarm
+
+    def gap(self, peer: NodeId, message: Gap, now: float) -> None:
+        """A hop holds less than was thought: open again and learn what is true."""
+        if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
+            return
+        self._tell(
+            "session.gap", Level.WARNING, node=short(peer), position=message.position,
+            kv_length=message.kv_length,
+        )  # fmt: skip
+        self._reroute(f"node {short(peer)} lost its place", now)
+
+    def hop_failed(self, peer: NodeId, message: HopFailed, now: float) -> None:
+        """A hop reports that it, or its neighbour, cannot go on."""
+        if not self._is_current(peer, message.epoch):
+            return
+        if message.node == peer:
+            self.node_failed(message.node, message.code, message.detail, now)
+            return
+        self._avoidance.wire(peer, message.node, now)
+        self.node_failed(message.node, message.code, message.detail, now)
+
+    def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
+        """A verdict on a node of the route, whoever reached it. Others are ignored."""
+        if self.is_done or self.route is None or self.route.index_of(node) is None:
+            return
+        if self.phase is Phase.WAITING:
+            return
+        self._avoidance.node(node, now)
+        self._held.pop(node, None)
+        cause = f"{code.name.lower().replace('_', ' ')}: node {short(node)}"
+        self._tell(
+            "session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
+            detail=detail, position=len(self._ids),
+        )  # fmt: skip
+        self._reroute(cause, now)
+
+    def cancel(self) -> None:
+        """The client is gone: free every hop."""
+        if not self.is_done:
+            self._release_all()
+            self._enter(Phase.DONE)
+
+    def tick(self, now: float) -> None:
+        if self._deadline is None or now < self._deadline:
+            return
+        if self.phase is Phase.OPENING:
+            self._open_timed_out(now)
+        elif self.phase is Phase.WAITING:
+            self._plan(now)
+
+    # ------------------------------------------------------------ routes
+
+    def _request(self, now: float, *, any_class: bool = False) -> PlanRequest:
+        return PlanRequest(
+            model=self.model,
+            origin=self._me,
+            prompt_count=len(self.order.prompt_ids),
+            generated_count=self.generated_count,
+            remaining_count=self.order.max_tokens - self.generated_count,
+            avoid=self._avoidance.nodes_at(now),
+            bad_wires=self._avoidance.wires_at(now),
+            held=tuple(self._held.items()),
+            classes=() if any_class else self._classes,
+        )
+
+    def _plan(self, now: float) -> None:
+        request = self._request(now)
+        route = self._planner.plan(request)
+        if route is None and self._classes:
+            request = self._request(now, any_class=True)
+            route = self._planner.plan(request)
+        if route is None and self._refusal is not None and self.generated_count == 0:
+            self._fail(self._refusal)
+            return
+        if route is None:
+            self._wait_for_cover(self._planner.why_not(request), now)
+            return
+        self._cover_lost_at = None
+        self._open(route, now)
+
+    def _wait_for_cover(self, error: SwarmError, now: float) -> None:
+        if self._cover_lost_at is None:
+            self._cover_lost_at = now
+            self._tell("session.waiting", Level.WARNING, detail=str(error))
+            self._reply(Stalled(f"waiting: {error}"))
+        give_up_at = self._cover_lost_at + self._config.cover_wait_s
+        if now >= give_up_at:
+            self._fail(error)
+            return
+        self._enter(Phase.WAITING)
+        self._deadline = min(give_up_at, self._avoidance.next_expiry(now) or give_up_at)
+
+    def _open(self, route: Route, now: float) -> None:
+        """Reserve the session on every hop under the next epoch."""
+        kept = set(route.nodes)
+        for hop in self.route.hops if self.route else ():
+            if hop.node not in kept:
+                self._send(hop.node, Release(self.session, self.epoch))
+                self._held.pop(hop.node, None)
+        self.epoch = Epoch(self.epoch + 1)
+        self.route = route
+        self._opened = {}
+        self._attempts += 1
+        self._enter(Phase.OPENING)
+        self._deadline = now + self._config.open_timeout_s
+        for index, hop in enumerate(route.hops):
+            self._send(hop.node, self._open_message(index, hop))
+
+    def _open_message(self, index: int, hop: Hop) -> Open:
+        assert self.route is not None
+        nodes = self.route.nodes
+        return Open(
+            session=self.session,
+            epoch=self.epoch,
+            model_id=self.model.model_id,
+            layers=hop.layers,
+            embed=hop.embed,
+            head=hop.head,
+            previous=nodes[index - 1] if index else self._me,
+            next=self._me if hop.head else nodes[index + 1],
+            prompt_count=len(self.order.prompt_ids),
+            position_limit=len(self.order.prompt_ids) + self.order.max_tokens,
+            sampling=self.order.sampling,
+        )
+
+    def _resume(self, now: float) -> None:
+        """All hops are open: tell each where to start, then feed."""
+        assert self.route is not None
+        holdings = [
+            Holding(self._opened[node].kv_length, self._opened[node].outbox_start)
+            for node in self.route.nodes
+        ]
+        hop_starts, feed_from = starts(holdings, len(self._ids) - 1)
+        for node, start in zip(self.route.nodes, hop_starts, strict=True):
+            self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
+        self._enter(Phase.RUNNING)
+        self._deadline = None
+        self._held = {hop.node: hop.layers for hop in self.route.hops}
+        self._refusal = None
+        self._progress.restart(self.route.nodes, [start.kv_length for start in hop_starts], now)
+        self._stalls.resumed(now)
+        self._note_classes(self.route)
+        self._reply(Started(self.route, self.epoch))
+        self._tell_started(holdings)
+        self._feed.restart(feed_from)
+        self._pump()
+
+    def _note_classes(self, route: Route) -> None:
+        present = tuple((hop.layers, hop.numeric_class) for hop in route.hops)
+        if not self._classes:
+            self._classes = present
+        elif not same_classes(present, self._classes):
+            self.exact = False
+            self._classes = present
+
+    def _open_timed_out(self, now: float) -> None:
+        assert self.route is not None
+        late = [node for node in self.route.nodes if node not in self._opened]
+        for node in late:
+            self._avoidance.node(node, now)
+        self._reroute(f"no answer to open from {', '.join(map(short, late))}", now)
+
+    def _reroute(self, cause: str, now: float) -> None:
+        """The present route is broken: seek another under the next epoch."""
+        if not self._stalls.is_running:
+            self._stalls.verdict(self._progress.moved_at, now)
+            self._reply(Stalled(cause))
+        self.reroutes += 1
+        self._tell(
+            "session.reroute", Level.WARNING, cause=cause, reroutes=self.reroutes,
+            silence_ms=round((now - self._progress.moved_at) * 1000, 3), position=len(self._ids),
+        )  # fmt: skip
+        if self.reroutes > self._config.reroutes_max:
+            text = f"gave up after losing {self.reroutes} hops of one answer"
+            self._fail(RerouteLimitReached(text))
+        else:
+            self._plan(now)
+
+    # ------------------------------------------------------------ rows
+
+    def _append_prompt(self) -> None:
+        ids = self.order.prompt_ids
+        if not ids or self.order.max_tokens < 1:
+            raise LocalProtocolError("an order needs a prompt and at least one token to generate")
+        widest = PAYLOAD_LIMIT // (self.model.hidden_size * 4)
+        chunk = max(1, min(self._config.prefill_chunk_tokens, widest))
+        for rows in prompt_rows(ids, chunk):
+            self._outbox.append(rows)
+
+    def _pump(self) -> None:
+        assert self.route is not None
+        first = self.route.hops[0].node
+        while rows := self._feed.take(self._outbox, self._config.link_inflight_bytes_max):
+            self._send(first, step_of(self.session, self.epoch, rows))
+
+    # ------------------------------------------------------------ endings
+
+    def _finish(self, reason: str) -> None:
+        self._release_all()
+        self._enter(Phase.DONE)
+        self._reply(Finished(reason, self.stats()))
+        self._tell("session.finished", Level.INFO, reason=reason, tokens=self.generated_count,
+                   reroutes=self.reroutes, exact=self.exact)  # fmt: skip
+
+    def _fail(self, error: SwarmError) -> None:
+        self._release_all()
+        self._enter(Phase.DONE)
+        self._reply(Failed(error, self.stats()))
+        self._tell("session.failed", Level.WARNING, detail=str(error), tokens=self.generated_count)
+
+    def _release_all(self) -> None:
+        for node in self.route.nodes if self.route else ():
+            self._send(node, Release(self.session, self.epoch))
+
+    def _end_stall(self, now: float) -> None:
+        if (pause := self._stalls.token(now)) is not None:
+            self._tell(
+                "session.recovered", Level.INFO, epoch=self.epoch,
+                stall_ms=round(pause.whole_s * 1000, 3),
+                detection_ms=round(pause.detection_s * 1000, 3),
+                planning_ms=round(pause.planning_s * 1000, 3),
+                replay_ms=round(pause.replay_s * 1000, 3),
+            )  # fmt: skip
+
+    # ------------------------------------------------------------ small parts
+
+    def _is_current(self, peer: NodeId, epoch: Epoch) -> bool:
+        return (
+            not self.is_done
+            and epoch == self.epoch
+            and self.route is not None
+            and self.route.index_of(peer) is not None
+        )
+
+    def _enter(self, phase: Phase) -> None:
+        if phase not in _MOVES[self.phase]:
+            raise LocalProtocolError(f"session cannot go from {self.phase} to {phase}")
+        self.phase = phase
+        if phase is Phase.DONE:
+            self._deadline = None
+
+    def _send(self, node: NodeId, message: Open | Resume | Release | Step) -> None:
+        self._effects.append(Send(node, message))
+
+    def _reply(self, event: SessionEvent) -> None:
+        self._effects.append(Reply(self.session, event))
+
+    def _tell_started(self, holdings: list[Holding]) -> None:
+        assert self.route is not None
+        path = ">".join(f"{short(hop.node)}[{hop.layers}]" for hop in self.route.hops)
+        held = ",".join(str(holding.kv_length) for holding in holdings)
+        self._tell("session.route", Level.INFO, epoch=self.epoch, route=path, held=held)
+
+    def _tell(self, event: str, level: Level, **fields: str | int | float | bool) -> None:
+        self._effects.append(Tell(note(event, level, session=short(self.session), **fields)))
