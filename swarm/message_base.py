@@ -29,6 +29,8 @@ class FailureCode(IntEnum):
     STEP_FAILED = 4
     OUT_OF_MEMORY = 5
     LEAVING = 6
+    STUCK = 7
+    UNREACHABLE = 8
 
 
 class StepKind(IntEnum):
