@@ -138,6 +138,10 @@ class ShardConfig:
     """For weights, KV and activations; 0: 70 % of what is free at start."""
     kv_fraction: float = 0.3
     """Part of the memory kept for KV when the layers are chosen."""
+    settle_s: float = 2.0
+    """How long a node listens to gossip before it chooses its layers."""
+    intention_s: float = 0.5
+    """How long a published intention waits for a rival one before loading starts."""
     activation_bytes: int = 256 * MIB
     """Held back from the memory budget."""
     restart_min_s: float = 1.0

@@ -44,6 +44,8 @@ class Inspected(Message):
     head_weight_bytes: int
     kv_bytes_per_token_layer: int
     manifest_path: str
+    path: str = ""
+    """The path that was asked for in `Inspect`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,345 @@
+"""The shards of this node: from a checkpoint's path to announced layers, through worker crashes.
+
+    INSPECTING ──► SETTLING ──► INTENDING ──► LOADING ──► SERVING
+                      ▲            │ overlap      │            │
+                      └────────────┘              └── FAILED   └── worker lost: INSPECTING again
+
+A node that may choose its layers first listens for a while (SETTLING), then publishes what it
+intends to serve and waits for others who intend the same (INTENDING); the smaller NodeId keeps
+its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from swarm.config import ShardConfig
+from swarm.effects import Effect, StartWorker, Tell, ToWorker
+from swarm.messages import (
+    Inspect,
+    Inspected,
+    Load,
+    Loaded,
+    LoadProgress,
+    Message,
+    SpeedReport,
+    WorkerFailed,
+)
+from swarm.notes import Level, note
+from swarm.routing.placement import Served, choose_layers, layers_that_fit
+from swarm.terms import (
+    LayerRange,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NumericClass,
+    ShardInfo,
+    ShardSpeed,
+    ShardState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A checkpoint the owner wants served. `layers` None: the node chooses."""
+
+    path: str
+    name: str
+    layers: LayerRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Memory of this node, bytes. `weights` and `kv` together stay under what the owner allows."""
+
+    weights: int
+    kv: int
+
+    @staticmethod
+    def of(memory_bytes: int, config: ShardConfig) -> Budget:
+        usable = max(0, memory_bytes - config.activation_bytes)
+        return Budget(int(usable * (1 - config.kv_fraction)), int(usable * config.kv_fraction))
+
+
+class Stage(Enum):
+    INSPECTING = "inspecting"
+    SETTLING = "settling"
+    INTENDING = "intending"
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class _Hosted:
+    wish: Wish
+    stage: Stage = Stage.INSPECTING
+    inspected: Inspected | None = None
+    layers: LayerRange | None = None
+    loaded: Loaded | None = None
+    speed: ShardSpeed | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another node's shard of the same model, as gossip tells it."""
+
+    node: NodeId
+    layers: LayerRange
+    state: ShardState
+    decode_s_per_layer: float
+
+
+class Hosting:
+    """What this node serves and is about to serve."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        wishes: Sequence[Wish],
+        budget: Budget,
+        config: ShardConfig,
+        cache_dir: str,
+    ) -> None:
+        self._me = me
+        self._config = config
+        self._cache_dir = cache_dir
+        self._budget = budget
+        self._hosted = [_Hosted(wish) for wish in wishes]
+        self._restart_at: float | None = None
+        self._restart_pause_s = config.restart_min_s
+        self._effects: list[Effect] = []
+        self.device = ""
+        self.changed = False
+        """Set when shards or models changed; whoever publishes them clears it."""
+
+    # ------------------------------------------------------------ views
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        return tuple(h.inspected.spec for h in self._hosted if h.inspected is not None)
+
+    def manifests(self) -> dict[ModelId, tuple[str, str]]:
+        """Per model the checkpoint's path and the path of its manifest."""
+        return {
+            h.inspected.spec.model_id: (h.wish.path, h.inspected.manifest_path)
+            for h in self._hosted
+            if h.inspected is not None
+        }
+
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """As announced: intentions too."""
+        announced = (Stage.INTENDING, Stage.LOADING, Stage.SERVING)
+        return tuple(
+            self._info(h, h.inspected, h.layers)
+            for h in self._hosted
+            if h.stage in announced and h.inspected is not None and h.layers is not None
+        )
+
+    def speeds(self, kv_free_bytes: int) -> tuple[ShardSpeed, ...]:
+        return tuple(
+            ShardSpeed(
+                h.speed.model_id,
+                h.speed.decode_s_per_layer,
+                h.speed.decode8_s_per_layer,
+                h.speed.prefill_s_per_token_layer,
+                h.speed.head_s,
+                h.speed.queue_s,
+                kv_free_bytes,
+            )
+            for h in self._hosted
+            if h.stage is Stage.SERVING and h.speed is not None
+        )
+
+    def next_deadline(self) -> float | None:
+        moments = [h.deadline for h in self._hosted if h.deadline is not None]
+        if self._restart_at is not None:
+            moments.append(self._restart_at)
+        return min(moments, default=None)
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ------------------------------------------------------------ facts in
+
+    def start(self) -> None:
+        if self._hosted:
+            self._start_worker()
+
+    def worker_message(self, message: Message, now: float) -> None:
+        match message:
+            case Inspected():
+                self._inspected(message, now)
+            case Loaded():
+                self._loaded(message)
+            case LoadProgress():
+                self._tell("shard.loading", Level.DEBUG, part=message.what,
+                           percent=round(100 * message.fraction))  # fmt: skip
+            case WorkerFailed():
+                self._failed(message)
+            case SpeedReport():
+                self._measured(message)
+            case _:
+                pass
+
+    def worker_lost(self, reason: str, now: float) -> tuple[ModelId, ...]:
+        """The worker ended. Returns the models whose shards are gone with it."""
+        gone = tuple(s.model_id for s in self.shards() if s.state is ShardState.SERVING)
+        for h in self._hosted:
+            if h.stage is not Stage.FAILED:
+                h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
+        self._restart_at = now + self._restart_pause_s
+        self._tell("worker.lost", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
+        self._restart_pause_s = min(2 * self._restart_pause_s, self._config.restart_max_s)
+        self.changed = True
+        return gone
+
+    def tick(self, rivals: dict[ModelId, list[Rival]], now: float) -> None:
+        if self._restart_at is not None and now >= self._restart_at:
+            self._restart_at = None
+            self._start_worker()
+        for h in self._hosted:
+            if h.deadline is None or now < h.deadline or h.inspected is None:
+                continue
+            others = rivals.get(h.inspected.spec.model_id, [])
+            if h.stage is Stage.SETTLING:
+                self._choose(h, h.inspected, others, now)
+            elif h.stage is Stage.INTENDING:
+                self._load_or_yield(h, h.inspected, others, now)
+
+    # ------------------------------------------------------------ steps
+
+    def _start_worker(self) -> None:
+        self._effects.append(StartWorker())
+        for h in self._hosted:
+            if h.stage is Stage.INSPECTING:
+                order = Inspect(h.wish.path, h.wish.name, self._cache_dir)
+                self._effects.append(ToWorker(order))
+
+    def _inspected(self, message: Inspected, now: float) -> None:
+        h = next((h for h in self._hosted if h.wish.path == message.path), None)
+        if h is None or h.stage is not Stage.INSPECTING:
+            return
+        h.inspected = message
+        self.changed = True
+        if h.layers is not None:
+            self._load(h, message, h.layers)
+        elif h.wish.layers is not None:
+            self._take_fixed(h, message, h.wish.layers)
+        else:
+            h.stage, h.deadline = Stage.SETTLING, now + self._config.settle_s
+
+    def _take_fixed(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> None:
+        count = inspected.spec.layer_count
+        if layers.stop > count:
+            self._give_up(h, f"layers {layers} asked for, but the model has layers 0:{count}")
+            return
+        needed = self._weight_bytes(inspected, layers)
+        room = self._budget.weights + self._budget.kv
+        if needed > room:
+            self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
+                             f"{room >> 20} MiB are allowed")  # fmt: skip
+            return
+        h.layers = layers
+        self._load(h, inspected, layers)
+
+    def _choose(
+        self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
+    ) -> None:
+        fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
+        fit = layers_that_fit(self._budget.weights, inspected.layer_weight_bytes, fixed)
+        served = [Served(rival.layers, rival.decode_s_per_layer) for rival in others]
+        layers = choose_layers(inspected.spec.layer_count, fit, served)
+        if layers is None:
+            self._give_up(h, f"not one layer fits into {self._budget.weights >> 20} MiB")
+            return
+        h.layers, h.stage = layers, Stage.INTENDING
+        h.deadline = now + self._config.intention_s
+        self.changed = True
+        self._tell("shard.intended", Level.INFO, model=inspected.spec.name, layers=str(layers))
+
+    def _load_or_yield(
+        self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
+    ) -> None:
+        assert h.layers is not None
+        taken = any(
+            rival.state is ShardState.LOADING and rival.node < self._me and rival.layers == h.layers
+            for rival in others
+        )
+        if taken:
+            self._choose(h, inspected, others, now)
+        else:
+            self._load(h, inspected, h.layers)
+
+    def _load(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> None:
+        h.stage, h.deadline = Stage.LOADING, None
+        spec = inspected.spec
+        embed, head = layers.start == 0, layers.stop == spec.layer_count
+        self._effects.append(ToWorker(Load(h.wish.path, spec.model_id, layers, embed, head)))
+        self.changed = True
+        self._tell("shard.load", Level.INFO, model=spec.name, layers=str(layers))
+
+    def _loaded(self, message: Loaded) -> None:
+        h = self._of_model(message.model_id)
+        if h is None or h.stage is not Stage.LOADING or h.layers != message.layers:
+            return
+        h.stage, h.loaded, h.speed = Stage.SERVING, message, message.speed
+        self.device = message.device
+        self._restart_pause_s = self._config.restart_min_s
+        self.changed = True
+        assert h.inspected is not None
+        self._tell("shard.serving", Level.INFO, model=h.inspected.spec.name,
+                   layers=str(message.layers), numeric_class=message.numeric_class)  # fmt: skip
+
+    def _failed(self, message: WorkerFailed) -> None:
+        h = next((h for h in self._hosted if h.wish.path == message.path), None)
+        if h is not None:
+            self._give_up(h, message.detail)
+
+    def _give_up(self, h: _Hosted, why: str) -> None:
+        h.stage, h.deadline = Stage.FAILED, None
+        self.changed = True
+        self._tell("shard.failed", Level.ERROR, model=h.wish.name, reason=why)
+
+    def _measured(self, message: SpeedReport) -> None:
+        h = self._of_model(message.speed.model_id)
+        if h is not None and h.stage is Stage.SERVING:
+            h.speed = message.speed
+
+    # ------------------------------------------------------------ small parts
+
+    def _of_model(self, model_id: ModelId) -> _Hosted | None:
+        return next(
+            (h for h in self._hosted if h.inspected and h.inspected.spec.model_id == model_id),
+            None,
+        )
+
+    def _weight_bytes(self, inspected: Inspected, layers: LayerRange) -> int:
+        total = len(layers) * inspected.layer_weight_bytes
+        if layers.start == 0:
+            total += inspected.embed_weight_bytes
+        if layers.stop == inspected.spec.layer_count:
+            total += inspected.head_weight_bytes
+        return total
+
+    def _info(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
+        loaded = h.loaded if h.stage is Stage.SERVING else None
+        spec = inspected.spec
+        room = self._budget.weights + self._budget.kv - self._weight_bytes(inspected, layers)
+        return ShardInfo(
+            model_id=spec.model_id,
+            layers=layers,
+            embed=layers.start == 0,
+            head=layers.stop == spec.layer_count,
+            numeric_class=loaded.numeric_class if loaded else NumericClass(""),
+            state=ShardState.SERVING if loaded else ShardState.LOADING,
+            kv_bytes_per_token_layer=inspected.kv_bytes_per_token_layer,
+            kv_capacity_bytes=max(0, room),
+            row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
+        )
+
+    def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
+        self._effects.append(Tell(note(event, level, **fields)))
