@@ -32,6 +32,10 @@ class SilenceWatch:
             self._gap_seen_at = now
         self._heard_at = max(self._heard_at, now)
 
+    def begin(self, now: float) -> None:
+        """The link is in use again: what was silent before does not count."""
+        self._heard_at = now
+
     def stalled(self, lag_s: float) -> None:
         """Our own loop stood still for `lag_s`: that time is not the peer's silence."""
         self._heard_at += lag_s

@@ -1,0 +1,129 @@
+"""From members, links and own shards to what the planner and people see. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarm.gossip.membership import Member
+from swarm.hosting import Rival
+from swarm.routing.cost import Candidate, SwarmView, Wire
+from swarm.routing.planner import missing_layers
+from swarm.snapshot import ModelView, NodeView, ShardView
+from swarm.terms import (
+    LinkSpeed,
+    MemberState,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    ShardInfo,
+    ShardSpeed,
+    ShardState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """This node's part of the picture, fresher than its own records."""
+
+    node: NodeId
+    shards: tuple[ShardInfo, ...]
+    speeds: tuple[ShardSpeed, ...]
+    models: tuple[ModelSpec, ...]
+    links: Mapping[NodeId, LinkSpeed]
+    leaving: bool
+
+
+def swarm_view(
+    own: Own, members: Sequence[Member], is_usable: Callable[[Member], bool]
+) -> SwarmView:
+    """Shards that may be used now, and all measured pairs. `is_usable` knows links and penalties."""
+    candidates: list[Candidate] = []
+    wires: dict[tuple[NodeId, NodeId], Wire] = {}
+    for member in members:
+        if member.node == own.node or member.static is None or member.dynamic is None:
+            continue
+        for link in member.dynamic.links:
+            wires[(member.node, link.peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
+        if is_usable(member) and not member.static.leaving:
+            candidates += _candidates(member.node, member.static.shards, member.dynamic.speeds)
+    if not own.leaving:
+        candidates += _candidates(own.node, own.shards, own.speeds)
+    for peer, link in own.links.items():
+        wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
+    return SwarmView(tuple(sorted(candidates, key=lambda c: c.node)), wires)
+
+
+def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec]:
+    """Every model that a living member, or this node, has."""
+    models: dict[ModelId, ModelSpec] = {}
+    for member in members:
+        living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
+        if living and member.static is not None:
+            models.update((spec.model_id, spec) for spec in member.static.models)
+    models.update((spec.model_id, spec) for spec in own.models)
+    return dict(sorted(models.items(), key=lambda item: (item[1].name, item[0])))
+
+
+def model_view(view: SwarmView, spec: ModelSpec, probe_age_s: float | None) -> ModelView:
+    missing = missing_layers(view, spec.layer_count, spec.model_id)
+    mine = [c.shard for c in view.candidates if c.shard.model_id == spec.model_id]
+    ends = any(shard.embed for shard in mine) and any(shard.head for shard in mine)
+    return ModelView(spec, not missing and ends, missing, probe_age_s)
+
+
+def rivals(own: Own, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
+    """What others serve or intend to serve, per model."""
+    result: dict[ModelId, list[Rival]] = {}
+    for member in members:
+        living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
+        if member.node == own.node or not living or member.static is None:
+            continue
+        speeds = {s.model_id: s for s in (member.dynamic.speeds if member.dynamic else ())}
+        for shard in member.static.shards:
+            speed = speeds.get(shard.model_id)
+            decode_s = speed.decode_s_per_layer if speed else UNMEASURED_DECODE_S
+            result.setdefault(shard.model_id, []).append(
+                Rival(member.node, shard.layers, shard.state, decode_s)
+            )
+    return result
+
+
+UNMEASURED_DECODE_S = 0.001
+"""Assumed for a shard that is still loading, per layer and token."""
+
+
+def node_view(
+    member: Member, link: LinkSpeed | None, *, is_self: bool, penalty_s: float
+) -> NodeView:
+    static, dynamic = member.static, member.dynamic
+    speeds = {s.model_id: s for s in (dynamic.speeds if dynamic else ())}
+    return NodeView(
+        node=member.node,
+        name=static.name if static else "",
+        state=member.state,
+        incarnation=member.incarnation,
+        is_self=is_self,
+        linked=member.linked or is_self,
+        addresses=static.addresses if static else (),
+        device=static.device if static else "",
+        memory_bytes=static.memory_bytes if static else 0,
+        shards=tuple(
+            ShardView(shard, speeds.get(shard.model_id))
+            for shard in (static.shards if static else ())
+        ),
+        rtt_s=link.rtt_s if link else None,
+        goodput_bytes_s=link.goodput_bytes_s if link else None,
+        penalty_s=penalty_s,
+    )
+
+
+def _candidates(
+    node: NodeId, shards: Sequence[ShardInfo], speeds: Sequence[ShardSpeed]
+) -> list[Candidate]:
+    by_model = {speed.model_id: speed for speed in speeds}
+    return [
+        Candidate(node, shard, by_model[shard.model_id])
+        for shard in shards
+        if shard.state is ShardState.SERVING and shard.model_id in by_model
+    ]

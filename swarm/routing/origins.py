@@ -1,0 +1,148 @@
+"""All sessions whose origin is this node: finds the one a message or a verdict is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.config import RoutingConfig
+from swarm.effects import Effect
+from swarm.errors import SessionLimitReached
+from swarm.messages import (
+    Credit,
+    FailureCode,
+    Gap,
+    HopFailed,
+    Opened,
+    Progress,
+    Refused,
+    SessionProgress,
+    Token,
+)
+from swarm.routing.session import OriginSession, Planner
+from swarm.routing.watch import Alarm
+from swarm.snapshot import SessionView
+from swarm.terms import ModelId, ModelSpec, NodeId, Order, SessionId
+
+FromHop = Opened | Refused | Token | Credit | Gap | HopFailed
+
+
+class Origins:
+    def __init__(self, me: NodeId, config: RoutingConfig, planner: Planner) -> None:
+        self._me = me
+        self._config = config
+        self._planner = planner
+        self._sessions: dict[SessionId, OriginSession] = {}
+        self._effects: list[Effect] = []
+        self.token_at: dict[ModelId, float] = {}
+        """When a token last came through a whole route, per model."""
+
+    # ------------------------------------------------------------ views
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def session_count(self) -> int:
+        return len(self._sessions)
+
+    def views(self) -> tuple[SessionView, ...]:
+        return tuple(
+            SessionView(
+                s.session, s.model.name, s.route, s.position, s.epoch, s.reroutes, s.phase.value
+            )
+            for s in self._sessions.values()
+        )
+
+    def monitored(self) -> list[NodeId]:
+        return [node for s in self._sessions.values() for node in s.monitored()]
+
+    def audience(self) -> dict[NodeId, list[SessionProgress]]:
+        """Hops of running sessions must hear that their origin lives."""
+        nodes = (
+            node
+            for s in self._sessions.values()
+            if s.route is not None
+            for node in s.route.nodes
+            if node != self._me
+        )
+        return {node: [] for node in nodes}
+
+    def next_deadline(self) -> float | None:
+        moments = (s.next_deadline() for s in self._sessions.values())
+        return min((m for m in moments if m is not None), default=None)
+
+    # ------------------------------------------------------------ facts in
+
+    def start(self, session: SessionId, order: Order, model: ModelSpec, now: float) -> None:
+        """Raises NoRoute or CapacityError when the session cannot start now."""
+        if len(self._sessions) >= self._config.sessions_max:
+            raise SessionLimitReached(
+                f"this node already runs {len(self._sessions)} answers, its limit"
+            )
+        s = OriginSession(session, order, model, self._me, self._config, self._planner)
+        s.start(now)
+        self._sessions[session] = s
+        self._settle(s)
+
+    def cancel(self, session: SessionId) -> None:
+        s = self._sessions.get(session)
+        if s is not None:
+            s.cancel()
+            self._settle(s)
+
+    def receive(self, peer: NodeId, message: FromHop, now: float) -> None:
+        s = self._sessions.get(message.session)
+        if s is None:
+            return
+        match message:
+            case Opened():
+                s.opened(peer, message, now)
+            case Refused():
+                s.refused(peer, message, now)
+            case Token():
+                s.token(peer, message, now)
+                self.token_at[s.model.model_id] = now
+            case Credit():
+                s.credit(peer, message, now)
+            case Gap():
+                s.gap(peer, message, now)
+            case HopFailed():
+                s.hop_failed(peer, message, now)
+        self._settle(s)
+
+    def progress(self, peer: NodeId, message: Progress, now: float) -> None:
+        for entry in message.sessions:
+            if (s := self._sessions.get(entry.session)) is not None:
+                s.hop_at(peer, entry.kv_length, now)
+
+    def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
+        self._each(lambda s: s.node_failed(node, code, detail, now))
+
+    def view_changed(self, now: float) -> None:
+        self._each(lambda s: s.view_changed(now))
+
+    def stalled(self, lag_s: float) -> None:
+        for s in self._sessions.values():
+            s.stalled(lag_s)
+
+    def tick(self, now: float) -> None:
+        self._each(lambda s: s.tick(now))
+
+    def slow_hops(self, now: float) -> list[tuple[SessionId, NodeId, Alarm]]:
+        found = ((s.session, s.slow_hop(now)) for s in self._sessions.values())
+        return [(session, *slow) for session, slow in found if slow is not None]
+
+    def hop_stuck(self, session: SessionId, node: NodeId, now: float) -> None:
+        if (s := self._sessions.get(session)) is not None:
+            s.node_failed(node, FailureCode.STUCK, "its step does not end", now)
+            self._settle(s)
+
+    def _each(self, act: Callable[[OriginSession], None]) -> None:
+        for s in list(self._sessions.values()):
+            act(s)
+            self._settle(s)
+
+    def _settle(self, s: OriginSession) -> None:
+        self._effects += s.take_effects()
+        if s.is_done:
+            self._sessions.pop(s.session, None)
