@@ -1,0 +1,95 @@
+"""The seam between a node and its links, whatever carries them (TCP, a simulated network)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from swarm.messages import Message
+from swarm.terms import Address, Incarnation, NodeId
+
+SELF_DIALLED = "that address is this node itself"
+ALREADY_LINKED = "already linked"
+"""Reasons of `dial_failed` that are no trouble: compare with `in`, details may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a link. `address` is its host with its *listening* port (0: it has none)."""
+
+    node: NodeId
+    public_key: bytes
+    incarnation: Incarnation
+    address: Address
+    protocol: int
+    dialled: bool
+    """Whether this side dialled."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStats:
+    rtt_s: float | None
+    """Low quantile of the recent pings; None until one was answered."""
+    goodput_bytes_s: float | None
+    """Median of the recent bulk probes from here to the peer; None until one was answered."""
+    bytes_in: int
+    bytes_out: int
+
+
+class LinkEvents(Protocol):
+    """What links tell their node. Called on the event loop, never from inside a `Links` method.
+
+    For one peer: `link_up`, then messages, then `link_down`, and so on; never two ups in a row.
+    `message_received` may raise RemoteProtocolError: the link is then closed for that reason.
+    """
+
+    def link_up(self, peer: Peer) -> None: ...
+
+    def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
+        """`orderly`: a Goodbye came, or this side closed on purpose."""
+
+    def message_received(self, peer: NodeId, message: Message) -> None:
+        """In sending order per lane. Link upkeep (message numbers 1-5) never comes here."""
+
+    def heard(self, peer: NodeId) -> None:
+        """Bytes arrived on some lane: a sign of life, before anything is made of them."""
+
+    def dial_failed(
+        self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str
+    ) -> None:
+        """A `dial` ended without a new link to the expected node (or to any, when none was)."""
+
+    def lane_writable(self, peer: NodeId) -> None:
+        """The data lane, busy until now, has drained."""
+
+
+class Links(Protocol):
+    """All links of one node."""
+
+    async def listen(self, host: str, port: int) -> Address:
+        """Take connections; port 0 picks a free one. Raises OSError where that cannot be."""
+
+    def dial(self, addresses: Sequence[Address], expected: NodeId | None) -> None:
+        """Try all addresses at once; the first that authenticates wins, the others are dropped.
+
+        Any member of the swarm becomes a link, but only `expected`, where given, ends the dial.
+        The outcome comes as `link_up` or `dial_failed`.
+        """
+
+    def send(self, peer: NodeId, message: Message) -> bool:
+        """Queue a message on the lane of its kind. False when there is no link."""
+
+    def data_lane_busy(self, peer: NodeId) -> bool:
+        """Whether bulk should wait for `lane_writable`. True where there is no link."""
+
+    def close(self, peer: NodeId, reason: str) -> None:
+        """Say goodbye and close; `link_down` follows. Nothing happens where there is no link."""
+
+    def stats(self, peer: NodeId) -> LinkStats | None: ...
+
+    def peers(self) -> tuple[Peer, ...]:
+        """Ends of the links that are up, in the order they came up."""
+
+    async def close_all(self, reason: str) -> None:
+        """Stop listening and dialling, close every link, and return when all is gone."""
