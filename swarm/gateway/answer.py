@@ -1,0 +1,148 @@
+"""What a client has got so far of one session, and how the way there went. Pure.
+
+The answer belongs to the origin: text held back, tokens counted and pauses noted here survive
+every new route.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from swarm.effects import (
+    Failed,
+    Finished,
+    Generated,
+    SessionEvent,
+    SessionStats,
+    Stalled,
+    Started,
+)
+from swarm.errors import SwarmError
+from swarm.gateway.stream_text import Detokenizer, StopMatcher
+from swarm.gateway.text import ModelText
+from swarm.gateway.view import route_json
+from swarm.terms import NumericClass, Order, Route, SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event adds to the answer. `finish_reason` is set on the last one only."""
+
+    text: str
+    tokens: tuple[SampledToken, ...] = ()
+    finish_reason: str | None = None
+
+
+class Answer:
+    """Folds the events of a session. Without `text` (no tokenizer) the answer is ids alone."""
+
+    def __init__(
+        self, text: ModelText | None, order: Order, stops: tuple[str, ...], began: float
+    ) -> None:
+        """`began`: when the request came in, on the clock that `see` is given."""
+        self.order = order
+        self.text_side = text
+        self.route: Route | None = None
+        self.error: SwarmError | None = None
+        self.finish_reason: str | None = None
+        self.token_count = 0
+        self.stall_began: float | None = None
+        """When the present pause began; None while tokens flow."""
+        self._detokenizer = Detokenizer(text, order.prompt_ids) if text else None
+        self._matcher = StopMatcher(stops)
+        self._began = began
+        self._first_token: float | None = None
+        self._starts = 0
+        self._stalls_s: list[float] = []
+        self._classes: dict[int | str, NumericClass] = {}
+        self._one_class = True
+        self._stats: SessionStats | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more may be given out: finished, stopped by a string, or failed."""
+        return self.finish_reason is not None or self.error is not None
+
+    def see(self, event: SessionEvent, now: float) -> Piece | None:
+        """Take an event in; the piece it adds, if any. Nothing is added once the answer is over."""
+        if self.is_over:
+            return None
+        match event:
+            case Started():
+                self._started(event.route)
+                return None
+            case Stalled():
+                self.stall_began = now if self.stall_began is None else self.stall_began
+                return None
+            case Generated():
+                return self._token(event.token, now)
+            case Finished():
+                self._stats = event.stats
+                rest = self._rest()
+                self.finish_reason = "stop" if self._matcher.stopped else event.reason
+                return Piece(rest, finish_reason=self.finish_reason)
+            case Failed():
+                self._stats = event.stats
+                return self.fail(event.error)
+            case _:
+                assert_never(event)
+
+    def fail(self, error: SwarmError) -> Piece:
+        """End without a finish; text that was held back is still the client's."""
+        self.error = error
+        return Piece(self._rest())
+
+    def usage(self) -> dict[str, int]:
+        """Tokens the client got, whatever had to be computed again on the way."""
+        prompt = len(self.order.prompt_ids)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self.token_count,
+            "total_tokens": prompt + self.token_count,
+        }
+
+    def swarm(self) -> dict[str, Any]:
+        """How the answer came about: the route last used, and what its losses cost."""
+        stats = self._stats
+        route = stats.route if stats and stats.route else self.route
+        first = self._first_token
+        return {
+            "route": route_json(route),
+            "reroutes": stats.reroutes if stats else max(0, self._starts - 1),
+            "stall_ms": [_ms(s) for s in (stats.stall_s if stats else self._stalls_s)],
+            "ttft_ms": None if first is None else _ms(first - self._began),
+            "exact": stats.exact if stats else self._one_class,
+        }
+
+    def _started(self, route: Route) -> None:
+        self.route = route
+        self._starts += 1
+        for hop in route.hops:
+            roles = (["embed"] if hop.embed else []) + (["head"] if hop.head else [])
+            for part in [*range(hop.layers.start, hop.layers.stop), *roles]:
+                if self._classes.setdefault(part, hop.numeric_class) != hop.numeric_class:
+                    self._one_class = False
+
+    def _token(self, token: SampledToken, now: float) -> Piece:
+        self.token_count += 1
+        self._first_token = now if self._first_token is None else self._first_token
+        if self.stall_began is not None:
+            self._stalls_s.append(now - self.stall_began)
+            self.stall_began = None
+        if self._detokenizer is None or token.token_id in self.order.stop_ids:
+            return Piece("", (token,))
+        text = self._matcher.push(self._detokenizer.push(token.token_id))
+        if self._matcher.stopped:
+            self.finish_reason = "stop"
+        return Piece(text, (token,), self.finish_reason)
+
+    def _rest(self) -> str:
+        """Text still held back; it may itself complete a stop string, which cuts it."""
+        if self._detokenizer is None:
+            return ""
+        return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,42 @@
+"""Who may talk to a gateway that listens on loopback: programs of this machine, not web pages.
+
+A page can make a browser send requests to 127.0.0.1, directly or through a name that it lets
+point there (DNS rebinding). Such a request shows in its Host or Origin header.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:/@\[\]]+))(?::\d{1,5})?")
+
+
+def is_loopback(host: str) -> bool:
+    """True for `localhost`, names below it, and loopback addresses."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and bool(mapped.is_loopback))
+
+
+def refusal(host: str | None, origin: str | None) -> str | None:
+    """Why a request to a loopback gateway is refused; None when it may pass."""
+    if host is None or not _authority_is_local(host):
+        return f"the Host header {host!r} does not name this machine's loopback"
+    if origin is None:
+        return None
+    scheme, _, authority = origin.partition("://")
+    if scheme not in {"http", "https"} or not _authority_is_local(authority):
+        return f"requests from web pages of {origin!r} are refused"
+    return None
+
+
+def _authority_is_local(authority: str) -> bool:
+    match = _AUTHORITY.fullmatch(authority)
+    return match is not None and is_loopback(match["v6"] or match["name"])

@@ -1,0 +1,18 @@
+"""What a gateway takes from the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Clocks and seeds, from whoever puts the gateway together."""
+
+    clock: Callable[[], float]
+    """Monotonic, seconds."""
+    wall_clock: Callable[[], float]
+    """Seconds since 1970, UTC."""
+    seed: Callable[[], int]
+    """A fresh non-negative number for a request that brings no seed."""

@@ -1,0 +1,108 @@
+"""From tokens to text while they come: whole characters only, and stop strings cut off.
+
+Both live at the origin, so neither a stall nor a new route can touch what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+BROKEN = "\ufffd"
+"""What decoders put where bytes make no character (yet)."""
+PENDING_TOKENS_MAX = 8
+"""A character has at most four bytes; tokens that still make none after this many never will."""
+CONTEXT_TOKENS = 6
+"""Tokens of the prompt that are decoded along, for prefix spaces and split characters."""
+
+
+class Decoder(Protocol):
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def is_silent(self, token_id: int) -> bool:
+        """True for tokens that never show: special ones, and ids without a token."""
+
+
+class Detokenizer:
+    """Text of a growing sequence, in pieces that join to the decoded whole.
+
+    A window of the latest tokens is decoded with and without the new one; the difference is the
+    new text (as in vLLM). A character that is not whole yet is withheld. `prompt_ids` gives the
+    context of the first token: "▁world" after a prompt is " world", not "world".
+    """
+
+    def __init__(self, decoder: Decoder, prompt_ids: Sequence[int]) -> None:
+        self._decoder = decoder
+        tail = prompt_ids[-CONTEXT_TOKENS:]
+        self._window = [i for i in tail if not decoder.is_silent(i)]
+        self._shown = len(self._window)
+        self._shown_text = decoder.decode(self._window).rstrip(BROKEN)
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes, often all of its own, sometimes none."""
+        if self._decoder.is_silent(token_id):
+            return ""
+        self._window.append(token_id)
+        text = self._decoder.decode(self._window)
+        pending = len(self._window) - self._shown
+        if text.endswith(BROKEN) and pending < PENDING_TOKENS_MAX:
+            return ""
+        new = self._after_shown(text)
+        if new or pending >= PENDING_TOKENS_MAX:
+            self._window = self._window[self._shown :]
+            self._shown = len(self._window)
+            self._shown_text = self._decoder.decode(self._window)
+        return new
+
+    def flush(self) -> str:
+        """What was withheld, at the end of the answer, without a half character."""
+        text = self._after_shown(self._decoder.decode(self._window)).rstrip(BROKEN)
+        self._window = self._window[self._shown :]
+        self._shown = len(self._window)
+        self._shown_text = self._decoder.decode(self._window)
+        return text
+
+    def _after_shown(self, text: str) -> str:
+        if text.startswith(self._shown_text):
+            return text[len(self._shown_text) :]
+        # Some decoders spoil a run of byte tokens as a whole when one more byte does not fit.
+        return self._decoder.decode(self._window[self._shown :])
+
+
+class StopMatcher:
+    """Passes text on until a stop string ends it; holds back what could still become one.
+
+    The stop string that is complete first wins, whatever the pieces are that the text comes in.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The part of all text so far that is certain and was not passed on yet."""
+        if self.stopped:
+            return ""
+        held = self._held + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return held[: min(found)[1]]
+        keep = self._could_start(held)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """What was held back, when the answer ends without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _could_start(self, text: str) -> int:
+        """Length of the longest end of `text` that a stop string begins with."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for size in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self._stops):
+                return size
+        return 0

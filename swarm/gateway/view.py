@@ -1,0 +1,117 @@
+"""What a node knows, as the JSON that maps, scripts and people read. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarm.notes import Note
+from swarm.snapshot import HopView, ModelView, NodeView, SessionView, ShardView, Snapshot
+from swarm.terms import LayerRange, ModelId, Route
+
+Json = dict[str, Any]
+
+
+def state_json(snapshot: Snapshot) -> Json:
+    """The body of `GET /swarm/state`. Times in the unit of their name; null: not known."""
+    names = {view.spec.model_id: view.spec.name for view in snapshot.models}
+    return {
+        "node_id": snapshot.node,
+        "name": snapshot.name,
+        "version": snapshot.version,
+        "swarm": snapshot.swarm,
+        "open": snapshot.is_open,
+        "nodes": [_node(view, names) for view in snapshot.nodes],
+        "models": [_model(view) for view in snapshot.models],
+        "sessions": [_session(view) for view in snapshot.sessions],
+        "hops": [_hop(view) for view in snapshot.hops],
+        "kv_used_bytes": snapshot.kv_used_bytes,
+        "kv_capacity_bytes": snapshot.kv_capacity_bytes,
+        "foreign_swarms": list(snapshot.foreign_swarms),
+    }
+
+
+def route_json(route: Route | None) -> list[Json]:
+    """A route as the hops in order; empty before the first one is found."""
+    hops = route.hops if route else ()
+    return [{"node": hop.node, **_layers(hop.layers)} for hop in hops]
+
+
+def note_json(note: Note) -> Json:
+    return {"event": note.event, "level": note.level.name, **dict(note.fields)}
+
+
+def _layers(layers: LayerRange) -> Json:
+    return {"start": layers.start, "stop": layers.stop}
+
+
+def _node(view: NodeView, names: dict[ModelId, str]) -> Json:
+    return {
+        "id": view.node,
+        "name": view.name,
+        "state": view.state.value,
+        "incarnation": view.incarnation,
+        "self": view.is_self,
+        "linked": view.linked,
+        "addresses": [str(address) for address in view.addresses],
+        "device": view.device,
+        "memory_bytes": view.memory_bytes,
+        "shards": [_shard(shard, names) for shard in view.shards],
+        "rtt_ms": None if view.rtt_s is None else round(view.rtt_s * 1000, 3),
+        "goodput_bytes_s": view.goodput_bytes_s,
+        "penalty_s": view.penalty_s,
+    }
+
+
+def _shard(view: ShardView, names: dict[ModelId, str]) -> Json:
+    info, speed = view.info, view.speed
+    return {
+        "model": names.get(info.model_id, info.model_id),
+        "model_id": info.model_id,
+        **_layers(info.layers),
+        "embed": info.embed,
+        "head": info.head,
+        "state": info.state.value,
+        "numeric_class": info.numeric_class,
+        "decode_s_per_layer": speed.decode_s_per_layer if speed else None,
+        "decode8_s_per_layer": speed.decode8_s_per_layer if speed else None,
+        "prefill_s_per_token_layer": speed.prefill_s_per_token_layer if speed else None,
+        "head_s": speed.head_s if speed else None,
+        "queue_s": speed.queue_s if speed else None,
+        "kv_free_bytes": speed.kv_free_bytes if speed else None,
+        "kv_capacity_bytes": info.kv_capacity_bytes,
+    }
+
+
+def _model(view: ModelView) -> Json:
+    return {
+        "name": view.spec.name,
+        "id": view.spec.model_id,
+        "layers": view.spec.layer_count,
+        "context_length": view.spec.context_length,
+        "has_text": view.spec.has_text,
+        "covered": view.covered,
+        "missing": [_layers(layers) for layers in view.missing],
+        "probe_age_s": view.probe_age_s,
+    }
+
+
+def _session(view: SessionView) -> Json:
+    return {
+        "id": view.session,
+        "model": view.model_name,
+        "route": route_json(view.route),
+        "position": view.position,
+        "epoch": view.epoch,
+        "reroutes": view.reroutes,
+        "phase": view.phase,
+    }
+
+
+def _hop(view: HopView) -> Json:
+    return {
+        "session": view.session,
+        "origin": view.origin,
+        **_layers(view.layers),
+        "kv_length": view.kv_length,
+        "outbox_bytes": view.outbox_bytes,
+    }
