@@ -22,9 +22,13 @@ from typing import TypeVar
 import psutil
 from swarm_http import Answer, Connect, Gateway, Json, plain_connect
 
+from swarm.link.identity import SwarmKey
+
 ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2 = ROOT / "models" / "smollm2"
 GEMMA3 = ROOT / "models" / "gemma3"
+PROGRAM = Path(sys.executable).with_name("swarm")
+"""What a user types, as installed beside this Python."""
 READY_DEADLINE_S = 120.0
 GONE_DEADLINE_S = 10.0
 RECHECK_S = 0.05
@@ -52,7 +56,7 @@ class NodePlan:
 
     def command(self, home: Path, key: str, peers: Iterable[str]) -> list[str]:
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
-        command = [*inside, sys.executable, "-m", "swarm", "join", "--log-json"]
+        command = [*inside, str(PROGRAM), "join", "--log-json"]
         command += ["--home", str(home), "--name", self.name, "--key", key]
         command += ["--listen", self.listen, "--gateway", self.gateway]
         command += ["--threads", str(self.threads), "--dtype", self.dtype]
@@ -360,7 +364,7 @@ def _unready(state: Json, running: list[Node]) -> list[str]:
         where = f"{state['node_id'][:8]} sees {node.name}"
         if entry.get("state") != "alive":
             problems.append(f"{where} {entry.get('state', 'not at all')}")
-        elif not (entry.get("linked") or entry.get("is_self")):
+        elif not (entry.get("linked") or entry.get("self")):
             problems.append(f"{where} without a link")
         elif node.plan.model and not any(s["state"] == "serving" for s in entry["shards"]):
             problems.append(f"{where} not serving")
@@ -378,12 +382,4 @@ def _json_line(line: str) -> Json | None:
 
 
 def fresh_key() -> str:
-    """A swarm key as the command line makes it."""
-    made = subprocess.run(
-        [sys.executable, "-m", "swarm", "key", "new", "--print"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return made.stdout.strip().splitlines()[-1]
+    return SwarmKey.generate(os.urandom).text
