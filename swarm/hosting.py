@@ -153,6 +153,16 @@ class Hosting:
             if h.stage is Stage.SERVING and h.speed is not None
         )
 
+    @property
+    def kv_capacity_bytes(self) -> int:
+        """What the owner's allowance leaves beside the weights that are loaded or chosen."""
+        weights = sum(
+            self._weight_bytes(h.inspected, h.layers)
+            for h in self._hosted
+            if h.inspected is not None and h.layers is not None and h.stage is not Stage.FAILED
+        )
+        return max(0, self._budget.weights + self._budget.kv - weights)
+
     def next_deadline(self) -> float | None:
         moments = [h.deadline for h in self._hosted if h.deadline is not None]
         if self._restart_at is not None:

@@ -44,6 +44,7 @@ class _Penalty:
     incarnation: Incarnation
     length_s: float
     until: float
+    served: bool = False
 
 
 class PenaltyBox:
@@ -72,8 +73,15 @@ class PenaltyBox:
             return 0.0
         return max(0.0, known.until - now)
 
-    def next_expiry(self, now: float) -> float | None:
-        return min((p.until for p in self._penalties.values() if p.until > now), default=None)
+    def next_expiry(self) -> float | None:
+        return min((p.until for p in self._penalties.values() if not p.served), default=None)
+
+    def take_expired(self, now: float) -> bool:
+        """Whether some stay has ended since the last call."""
+        ended = [p for p in self._penalties.values() if not p.served and p.until <= now]
+        for penalty in ended:
+            penalty.served = True
+        return bool(ended)
 
 
 def capacity_error(message: Refused) -> CapacityError | None:

@@ -52,7 +52,7 @@ class Admission(Protocol):
     def reserve(self, session: SessionId, byte_count: int) -> None:
         """Raises KvExhausted. Reserving again replaces the session's reservation."""
 
-    def release(self, session: SessionId) -> None: ...
+    def release(self, session: SessionId) -> int: ...
 
 
 class HopPhase(Enum):
@@ -151,6 +151,14 @@ class Relay:
             if s.order.model_id == model_id:
                 self._fail(s, self._me, code, detail)
                 self._drop(s)
+
+    def farewells(self) -> list[tuple[NodeId, HopFailed]]:
+        """What to tell the origins when this node is about to leave; the KV stays until released."""
+        detail = "the node is leaving"
+        return [
+            (s.origin, HopFailed(s.session, s.epoch, self._me, FailureCode.LEAVING, detail))
+            for s in self._sessions.values()
+        ]
 
     # ------------------------------------------------------------ from the origin
 
