@@ -34,16 +34,17 @@ RANKS: dict[str, int] = {
     **dict.fromkeys(LEAVES, 1),
     "gossip.records": 1,
     **dict.fromkeys(("kernels", "link", "discovery", "gossip", "routing"), 2),
+    "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
     "hosting": 3,
-    "node_view": 3,
-    "shard": 4,
-    "node": 4,
-    "node_io": 5,
-    "gateway": 6,
-    "sims": 6,
-    "daemon": 7,
-    "cli": 8,
-    "__main__": 9,
+    "node_view": 4,
+    "shard": 5,
+    "node": 5,
+    "node_io": 6,
+    "gateway": 7,
+    "sims": 7,
+    "daemon": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 """Arrows go from a higher rank to a lower one, and inside one package or rank 0 and 1."""
 SHARED_RANK_MAX = 1
