@@ -1,0 +1,289 @@
+"""What a checkpoint is: its identity, what every node must know of it, what its parts weigh.
+
+A checkpoint is identified by its content. The manifest is canonical JSON (sorted keys, no blanks)
+
+    {"config": sha256, "tensors": {name: [dtype, shape, sha256 of bytes]}, "texts": {name: sha256}}
+
+and the ModelId is the first 32 hex digits of the sha256 over it, so that two nodes that hold
+different versions of one model never share a route.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.errors import ShardError
+from swarm.terms import ModelId, ModelSpec
+
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+TOKENIZER_NAME = "tokenizer.json"
+MANIFEST_NAME = "manifest.json"
+TEXT_NAMES = (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    TOKENIZER_NAME,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""Small files that travel between nodes and are part of the identity, where they exist."""
+
+HEADER_BYTES_MAX = 100 * 1024 * 1024
+"""The format's own limit for the JSON head of a safetensors file."""
+
+CONTEXT_LENGTH_UNKNOWN = 8192
+"""Taken where the config names no limit (models with linear position bias)."""
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+_FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blk|blocks|block)\.(\d+)\.")
+_EMBED = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|token_embd)\.weight$")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")
+
+_ALIASES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "context": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor of the manifest. `byte_count`: as stored in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpan:
+    """Where a safetensors file keeps a tensor: bytes [start, stop) of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    config: str
+    texts: Mapping[str, str]
+    tensors: Mapping[str, TensorEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSizes:
+    """Bytes in memory, in the dtype of a load."""
+
+    largest_layer: int
+    embed: int
+    head: int
+    """The output matrix; with tied embeddings the embedding, which a head holds as well."""
+
+
+def parse_safetensors_header(head: bytes, file_bytes: int, name: str) -> tuple[TensorSpan, ...]:
+    """Spans in file order.
+
+    head        the first bytes of the file: 8-byte little-endian length, then the JSON head
+    file_bytes  size of the whole file
+
+    Raises ShardError when the file is cut short or is no safetensors file.
+    """
+    length = header_length(head, name)
+    start = 8 + length
+    if len(head) < start:
+        raise ShardError(f"{name} is cut short: its header needs {start} bytes, it has {len(head)}")
+    try:
+        table = json.loads(head[8:start])
+        spans = sorted(
+            (_span(key, entry, start) for key, entry in table.items() if key != "__metadata__"),
+            key=lambda span: span.start,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ShardError(f"{name} is not a safetensors file: its header is broken") from error
+    end = max((span.stop for span in spans), default=start)
+    if end > file_bytes:
+        raise ShardError(f"{name} is cut short: it should have {end} bytes, it has {file_bytes}")
+    return tuple(spans)
+
+
+def header_length(head: bytes, name: str) -> int:
+    """Bytes of the JSON head that follow the first eight bytes."""
+    if len(head) < 8:
+        raise ShardError(f"{name} is cut short: it has only {len(head)} bytes")
+    length = int.from_bytes(head[:8], "little")
+    if length > HEADER_BYTES_MAX:
+        raise ShardError(f"{name} is not a safetensors file")
+    return length
+
+
+def _span(name: str, entry: Mapping[str, Any], start: int) -> TensorSpan:
+    first, last = (int(offset) for offset in entry["data_offsets"])
+    if not 0 <= first <= last:
+        raise ValueError(name)
+    shape = tuple(int(size) for size in entry["shape"])
+    return TensorSpan(name, str(entry["dtype"]), shape, start + first, start + last)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The canonical form, which is what gets hashed and what peers exchange."""
+    table = {
+        "config": manifest.config,
+        "texts": dict(manifest.texts),
+        "tensors": {
+            name: [entry.dtype, list(entry.shape), entry.sha256]
+            for name, entry in manifest.tensors.items()
+        },
+    }
+    return json.dumps(table, sort_keys=True, separators=(",", ":")).encode()
+
+
+def model_id_of(manifest: bytes) -> ModelId:
+    return ModelId(hashlib.sha256(manifest).hexdigest()[:32])
+
+
+def text_digests(manifest: bytes) -> dict[str, str]:
+    """sha256 by name of the text files, from a manifest in canonical form.
+
+    Raises ShardError when the bytes are no manifest.
+    """
+    try:
+        texts = json.loads(manifest)["texts"]
+        return {str(name): str(digest) for name, digest in texts.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ShardError("not a checkpoint manifest") from error
+
+
+def missing_shards(weight_map: Mapping[str, str], present: Iterable[str]) -> tuple[str, ...]:
+    """Weight files that the index names and the folder lacks."""
+    return tuple(sorted(set(weight_map.values()) - set(present)))
+
+
+def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config that describes the language model."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else config
+
+
+def model_spec(
+    model_id: ModelId,
+    name: str,
+    config: Mapping[str, Any],
+    texts: Mapping[str, bytes],
+) -> ModelSpec:
+    """From the config (defaults filled in) and the text files by name. Raises ShardError."""
+    text = text_section(config)
+    vocab_size = text.get("vocab_size") or config.get("vocab_size")
+    if not isinstance(vocab_size, int):
+        raise ShardError(f"the config of {name} names no vocabulary size")
+    return ModelSpec(
+        model_id=model_id,
+        name=name,
+        layer_count=_number(text, "layers", name),
+        hidden_size=_number(text, "hidden", name),
+        vocab_size=vocab_size,
+        context_length=_optional(text, "context") or CONTEXT_LENGTH_UNKNOWN,
+        eos_ids=_eos_ids(config, texts),
+        has_text=TOKENIZER_NAME in texts,
+    )
+
+
+def _number(text: Mapping[str, Any], what: str, name: str) -> int:
+    value = _optional(text, what)
+    if not value:
+        raise ShardError(f"the config of {name} lacks {_ALIASES[what][0]}")
+    return value
+
+
+def _optional(text: Mapping[str, Any], what: str) -> int | None:
+    values = (text.get(key) for key in _ALIASES[what])
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def _eos_ids(config: Mapping[str, Any], texts: Mapping[str, bytes]) -> tuple[int, ...]:
+    """End-of-sequence ids from the first of these that names any: generation config, config,
+    tokenizer."""
+    generation = _json(texts.get(GENERATION_CONFIG_NAME))
+    for source in (generation, config, text_section(config)):
+        found = source.get("eos_token_id")
+        ids = found if isinstance(found, list) else [found]
+        if numbers := tuple(i for i in ids if isinstance(i, int) and i >= 0):
+            return numbers
+    return _tokenizer_eos(texts)
+
+
+def _tokenizer_eos(texts: Mapping[str, bytes]) -> tuple[int, ...]:
+    token = _json(texts.get("tokenizer_config.json")).get("eos_token")
+    content = token.get("content") if isinstance(token, Mapping) else token
+    added = _json(texts.get(TOKENIZER_NAME)).get("added_tokens", [])
+    return tuple(entry["id"] for entry in added if content and entry.get("content") == content)
+
+
+def _json(data: bytes | None) -> Mapping[str, Any]:
+    if data is None:
+        return {}
+    try:
+        table = json.loads(data)
+    except ValueError as error:
+        raise ShardError("a JSON file of the checkpoint is broken") from error
+    return table if isinstance(table, Mapping) else {}
+
+
+def weight_sizes(tensors: Mapping[str, TensorEntry], element_bytes: int) -> WeightSizes:
+    """What the parts weigh once loaded with `element_bytes` per floating-point element."""
+    layers: dict[int, int] = {}
+    embed = head = 0
+    for name, entry in tensors.items():
+        size = loaded_bytes(entry, element_bytes)
+        if match := _LAYER.search(name):
+            index = int(match.group(1))
+            layers[index] = layers.get(index, 0) + size
+        elif _EMBED.search(name):
+            embed = max(embed, size)
+        elif _HEAD.search(name):
+            head = max(head, size)
+    return WeightSizes(max(layers.values(), default=0), embed, head or embed)
+
+
+def loaded_bytes(entry: TensorEntry, element_bytes: int) -> int:
+    """Packed formats keep their stored size, except GGUF blocks, which are unpacked at load."""
+    if entry.dtype in _FLOAT_DTYPES or entry.dtype.startswith("GGUF:"):
+        return math.prod(entry.shape) * element_bytes
+    return entry.byte_count
+
+
+def kv_bytes_per_token_layer(config: Mapping[str, Any], element_bytes: int) -> int:
+    """Keys and values of one position in one full-attention layer, as transformers keeps them.
+
+    Sliding-window layers keep less beyond their window and recurrent layers a fixed state; both
+    are counted like full attention, on the safe side.
+    """
+    text = text_section(config)
+    heads = _optional(text, "heads") or 1
+    hidden = _optional(text, "hidden") or 0
+    if text.get("kv_lora_rank") and text.get("qk_rope_head_dim"):
+        key = int(text.get("qk_nope_head_dim") or 0) + int(text["qk_rope_head_dim"])
+        return heads * (key + int(text.get("v_head_dim") or key)) * element_bytes
+    kv_heads = max(_integers(text, ("num_key_value_heads", "num_global_key_value_heads"), heads))
+    sizes = _integers(text, ("head_dim", "global_head_dim"), hidden // heads)
+    return 2 * kv_heads * max(sizes) * element_bytes
+
+
+def _integers(text: Mapping[str, Any], names: tuple[str, ...], default: int) -> list[int]:
+    found = [value for name in names if isinstance(value := text.get(name), int) and value > 0]
+    return found or [default]
