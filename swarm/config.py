@@ -62,6 +62,8 @@ class GossipConfig:
     """Silent heartbeats before a link is probed."""
     probe_timeout_s: float = 0.3
     indirect_probe_count: int = 3
+    unlinked_probe_s: float = 10.0
+    """A member without a link of ours is probed when it showed no life for this long."""
     suspicion_min_s: float = 1.5
     """Times max(1, log10 N); reached with two confirmations."""
     suspicion_max_factor: float = 4.0
