@@ -1,0 +1,187 @@
+"""Records on their way: pushed by their authors, passed on when others may have missed them,
+and evened out by hash and digest. All times are awake time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.errors import RemoteProtocolError
+from swarm.gossip.judge import Judge
+from swarm.gossip.parts import Parts
+from swarm.gossip.sealing import check_incarnation, check_shape, check_signature, content_of
+from swarm.gossip.store import HASH_BYTES
+from swarm.messages import Digest, Heartbeat, Records, SignedRecord
+from swarm.notes import Level, note
+from swarm.terms import NodeId, short
+
+FULL_NOTE_INTERVAL_S = 60.0
+
+
+@dataclass(slots=True)
+class _Mismatch:
+    """Unequal hashes with one peer: pull again after each pause, which doubles."""
+
+    pull_at: float
+    pause_s: float
+    hash: bytes
+
+
+class Exchange:
+    def __init__(self, parts: Parts, judge: Judge) -> None:
+        self._parts = parts
+        self._judge = judge
+        self._config = parts.config
+        self._members = parts.membership
+        self._store = parts.store
+        self._spread = parts.spread
+        self._mismatches: dict[NodeId, _Mismatch] = {}
+        self._full_at: float | None = None
+        self._full_noted_at: float | None = None
+
+    def link_up(self, peer: NodeId, now: float) -> None:
+        """Own records first, so that the peer can route here at once; then all the rest."""
+        self._spread.records([peer], self._parts.own.records(), now)
+        self._send_digest(peer, now, reply=False)
+
+    def link_down(self, peer: NodeId) -> None:
+        self._mismatches.pop(peer, None)
+
+    # ------------------------------------------------------------ messages
+
+    def heartbeat_received(self, peer: NodeId, message: Heartbeat, now: float) -> None:
+        if len(message.state_hash) != HASH_BYTES:
+            raise RemoteProtocolError("a heartbeat with a malformed state hash")
+        check_incarnation(message.incarnation)
+        entry = self._members.get(peer)
+        if entry and message.incarnation > entry.incarnation:
+            self._judge.risen(peer, message.incarnation, now)
+        if message.reply:
+            self._spread.send(peer, self._parts.own.heartbeat(), now)
+        self._compare_hash(peer, message.state_hash, now)
+
+    def records_received(self, peer: NodeId, message: Records, now: float) -> None:
+        news: list[tuple[NodeId, SignedRecord]] = []
+        for record in message.records:
+            check_shape(record, self._config.record_body_bytes_max)
+            node = self._parts.signer.node_id_of(record.public_key)
+            if node == self._members.me:
+                self._own_returned(record, now)
+            elif self._accept(peer, node, record, now):
+                news.append((node, record))
+        for other in self._spread.audience():
+            if other != peer:
+                self._spread.records([other], [r for node, r in news if node != other], now)
+
+    def digest_received(self, peer: NodeId, message: Digest, now: float) -> None:
+        shown = self._store.compare(message)
+        self._spread.records([peer], shown.newer, now)
+        for node in shown.buried_here:
+            self._send_verdict(peer, node, now)
+        for entry in shown.buried_there:
+            if entry.node != self._members.me:
+                check_incarnation(entry.incarnation)
+                self._judge.claimed(peer, entry.node, entry.incarnation, now)
+        if message.reply and not message.stop:
+            self._send_digest(peer, now, reply=False)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, now: float) -> None:
+        own = self._store.state_hash()
+        for peer in sorted(self._mismatches):
+            mismatch = self._mismatches[peer]
+            if mismatch.hash == own:
+                del self._mismatches[peer]
+            elif now >= mismatch.pull_at:
+                mismatch.pause_s = min(2 * mismatch.pause_s, self._config.full_exchange_interval_s)
+                mismatch.pull_at = now + mismatch.pause_s
+                self._send_digest(peer, now, reply=True)
+        if self._full_at is None:
+            self._full_at = now + self._config.full_exchange_interval_s
+        if now >= self._full_at:
+            self._full_at = now + self._config.full_exchange_interval_s
+            peers = self._spread.audience()
+            if peers:
+                self._send_digest(self._parts.rng.choice(peers), now, reply=True)
+
+    def next_deadline(self) -> float | None:
+        pulls = [mismatch.pull_at for mismatch in self._mismatches.values()]
+        full = [] if self._full_at is None else [self._full_at]
+        return min([*pulls, *full], default=None)
+
+    # ------------------------------------------------------------ inner moves
+
+    def _accept(self, peer: NodeId, node: NodeId, record: SignedRecord, now: float) -> bool:
+        """Take a record that is news. True when others are to hear of it from here."""
+        entry = self._members.get(node)
+        if entry and entry.is_buried and record.incarnation <= entry.incarnation:
+            self._send_verdict(peer, node, now)
+            return False
+        if entry and record.incarnation < entry.incarnation:
+            return False
+        if not self._store.is_newer(node, record):
+            self._check_equivocation(node, record)
+            return False
+        if entry is None and not self._has_room(now):
+            return False
+        check_signature(self._parts.signer, record)
+        content = content_of(record)
+        has_risen = entry is None or record.incarnation > entry.incarnation
+        if has_risen:
+            entry = self._judge.risen(node, record.incarnation, now)
+        self._store.put(node, record, content)
+        self._members.touch(node)
+        if entry:
+            entry.proof_at = now
+            if has_risen and not entry.linked:
+                self._judge.probe(node, now)
+        return has_risen or peer != node
+
+    def _own_returned(self, record: SignedRecord, now: float) -> None:
+        """A record under our own key: mostly an echo, sometimes one that we never wrote."""
+        if not self._parts.own.is_foreign(record):
+            return
+        check_signature(self._parts.signer, record)
+        self._parts.own.foreign(record, now)
+
+    def _check_equivocation(self, node: NodeId, record: SignedRecord) -> None:
+        held = self._store.record(node, record.kind)
+        if held is None or held.body == record.body:
+            return
+        if (held.incarnation, held.sequence) != (record.incarnation, record.sequence):
+            return
+        check_signature(self._parts.signer, record)
+        self._spread.tell(note("member.cloned", Level.WARNING, node=short(node), is_self=False))
+
+    def _has_room(self, now: float) -> bool:
+        if len(self._members) < self._config.members_max:
+            return True
+        forgotten = self._members.make_room()
+        if forgotten is not None:
+            self._judge.forget(forgotten)
+            return True
+        noted_at = self._full_noted_at
+        if noted_at is None or now >= noted_at + FULL_NOTE_INTERVAL_S:
+            self._full_noted_at = now
+            limit = self._config.members_max
+            self._spread.tell(note("gossip.full", Level.WARNING, members_max=limit))
+        return False
+
+    def _send_verdict(self, peer: NodeId, subject: NodeId, now: float) -> None:
+        entry = self._members.get(subject)
+        if entry:
+            self._spread.send(peer, entry.verdict(), now)
+
+    def _send_digest(self, peer: NodeId, now: float, *, reply: bool) -> None:
+        for digest in self._store.digests(reply=reply):
+            self._spread.send(peer, digest, now)
+
+    def _compare_hash(self, peer: NodeId, state_hash: bytes, now: float) -> None:
+        if state_hash == self._store.state_hash():
+            self._mismatches.pop(peer, None)
+        elif peer in self._mismatches:
+            self._mismatches[peer].hash = state_hash
+        else:
+            pause_s = self._config.hash_mismatch_s
+            self._mismatches[peer] = _Mismatch(now + pause_s, pause_s, state_hash)

@@ -1,0 +1,250 @@
+"""The joined core: members, records and verdicts of one node. Pure; the shell keeps one timer.
+
+Facts come in as methods with `now` (seconds of any steady clock). After each call the caller
+takes the effects and carries them out in order. After an own stall, `loop_lag` comes before
+anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import assert_never
+
+from swarm.config import GossipConfig
+from swarm.effects import Effect
+from swarm.errors import LocalProtocolError
+from swarm.gossip.exchange import Exchange
+from swarm.gossip.heartbeat import AwakeTime
+from swarm.gossip.judge import Judge
+from swarm.gossip.membership import ALIVE, SUSPECT, Entry, Member
+from swarm.gossip.own import with_health
+from swarm.gossip.pace import DynamicPace
+from swarm.gossip.parts import build_parts
+from swarm.gossip.records import DynamicRecord, StaticRecord
+from swarm.gossip.sealing import Signer
+from swarm.messages import (
+    Digest,
+    Heartbeat,
+    Message,
+    ProbeAnswer,
+    ProbeRequest,
+    Records,
+    Suspicion,
+    Verdict,
+)
+from swarm.terms import Incarnation, NodeId
+
+GossipMessage = Heartbeat | Records | Digest | Suspicion | Verdict | ProbeRequest | ProbeAnswer
+GOSSIP_MESSAGES: tuple[type[Message], ...] = (
+    Heartbeat,
+    Records,
+    Digest,
+    Suspicion,
+    Verdict,
+    ProbeRequest,
+    ProbeAnswer,
+)
+"""What `Gossip.receive` takes."""
+
+
+class Gossip:
+    def __init__(
+        self,
+        me: NodeId,
+        signer: Signer,
+        config: GossipConfig,
+        incarnation: Incarnation,
+        rng: Random,
+    ) -> None:
+        """`incarnation`: already raised above the last one kept on disk, and saved."""
+        if signer.node_id_of(signer.public_key) != me:
+            raise LocalProtocolError("the signer's key is not this node's")
+        self._parts = build_parts(me, signer, config, incarnation, rng)
+        self._members = self._parts.membership
+        self._own = self._parts.own
+        self._judge = Judge(self._parts)
+        self._exchange = Exchange(self._parts, self._judge)
+        self._pace = DynamicPace(config)
+        self._awake = AwakeTime()
+        self._now = 0.0
+
+    # ------------------------------------------------------------ facts
+
+    def link_up(self, peer: NodeId, incarnation: Incarnation, now: float) -> None:
+        """A link to `peer` is authenticated, or a better one has replaced it."""
+        t = self._at(now)
+        self._judge.link_up(peer, incarnation, t)
+        self._exchange.link_up(peer, t)
+
+    def link_down(self, peer: NodeId, orderly: bool, now: float) -> None:
+        """The last link to `peer` is gone. `orderly`: closed on purpose after a Goodbye."""
+        t = self._at(now)
+        self._exchange.link_down(peer)
+        self._judge.link_down(peer, orderly, t)
+
+    def heard(self, peer: NodeId, now: float) -> None:
+        """Any bytes came from the peer, on any lane: it lives."""
+        self._judge.heard(peer, self._at(now))
+
+    def sent(self, peer: NodeId, now: float) -> None:
+        """Something was sent to the peer on the control lane: no heartbeat is needed."""
+        self._parts.heartbeats.sent(peer, self._at(now))
+
+    def receive(self, peer: NodeId, message: GossipMessage, now: float) -> None:
+        """A message from a linked peer; one from a peer whose link is gone is ignored.
+
+        Raises RemoteProtocolError for content that no honest peer sends: close the link.
+        """
+        t = self._at(now)
+        if peer not in self._parts.heartbeats or self._own.has_left:
+            return
+        self._judge.heard(peer, t)
+        match message:
+            case Heartbeat():
+                self._exchange.heartbeat_received(peer, message, t)
+            case Records():
+                self._exchange.records_received(peer, message, t)
+            case Digest():
+                self._exchange.digest_received(peer, message, t)
+            case Suspicion():
+                self._judge.suspicion_received(peer, message, t)
+            case Verdict():
+                self._judge.verdict_received(peer, message, t)
+            case ProbeRequest():
+                self._judge.probe_request(peer, message, t)
+            case ProbeAnswer():
+                self._judge.probe_answer(peer, message)
+            case _:
+                assert_never(message)
+        self._follow_incarnation()
+
+    def publish_static(self, record: StaticRecord, now: float) -> None:
+        """Say who this node is and what it serves; told to everybody at once if it is news."""
+        t = self._at(now)
+        if self._own.has_left or record == self._own.static:
+            return
+        self._own.write(record, t)
+        self._members.touch(self._own.me)
+
+    def publish_dynamic(self, record: DynamicRecord, now: float) -> None:
+        """Offer the present figures. They are written when they moved, or age; never too often."""
+        t = self._at(now)
+        self._pace.offer(with_health(record, self._parts.health.score))
+        self._write_dynamic(t)
+
+    def loop_lag(self, lag_s: float, now: float) -> None:
+        """The own loop ran `lag_s` late: that time is nobody's silence."""
+        if lag_s <= 0:
+            return
+        self._awake.stalled(lag_s)
+        t = self._at(now)
+        self._parts.health.lagged(lag_s, t)
+        if lag_s >= self._parts.config.heartbeat_interval_s:
+            self._parts.heartbeats.hurry(t)
+
+    def probe(self, peer: NodeId, now: float) -> None:
+        """Somebody doubts that `peer` lives: find out now, directly and through others."""
+        self._judge.probe(peer, self._at(now))
+
+    def leave(self, now: float) -> None:
+        """Say goodbye to all. Afterwards nothing is sent or judged any more."""
+        t = self._at(now)
+        if self._own.has_left:
+            return
+        static = self._own.static
+        if static and not static.leaving:
+            self._own.write(replace(static, leaving=True), t)
+        self._parts.spread.push(Verdict(self._own.me, self._own.incarnation, True), t)
+        self._own.has_left = True
+        self._members.departed(self._own.me, t)
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Call at `next_deadline`, or whenever."""
+        t = self._at(now)
+        if self._own.has_left:
+            return
+        self._parts.health.tick(t)
+        for peer in self._parts.heartbeats.due(t):
+            self._parts.spread.send(peer, self._own.heartbeat(), t)
+        self._judge.tick(t)
+        self._exchange.tick(t)
+        self._write_dynamic(t)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do next (real time; the past means now)."""
+        if self._own.has_left:
+            return None
+        times = (
+            self._parts.health.next_deadline(),
+            self._parts.heartbeats.next_deadline(self._parts.health.factor),
+            self._judge.next_deadline(self._now),
+            self._exchange.next_deadline(),
+            self._pace.next_deadline(self._living_count()),
+        )
+        due = min((t for t in times if t is not None), default=None)
+        return None if due is None else self._awake.real(due)
+
+    def take_effects(self) -> list[Effect]:
+        for entry in self._members.take_notes():
+            self._parts.spread.tell(entry)
+        return self._parts.spread.take()
+
+    # ------------------------------------------------------------ views
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return self._own.incarnation
+
+    @property
+    def local_health(self) -> int:
+        """0 is well, up to `local_health_max`."""
+        return self._parts.health.score
+
+    def members(self) -> tuple[Member, ...]:
+        """Everybody known, this node and the departed included, in the order of node ids."""
+        return tuple(self._view(entry) for entry in self._members.entries())
+
+    def member(self, node: NodeId) -> Member | None:
+        entry = self._members.get(node)
+        return self._view(entry) if entry else None
+
+    def state_hash(self) -> bytes:
+        """8 bytes over the records of all living members; equal for equal views."""
+        return self._parts.store.state_hash()
+
+    def take_changes(self) -> tuple[NodeId, ...]:
+        """Nodes whose state, link or records changed since the last call (or are forgotten)."""
+        return self._members.take_changes()
+
+    # ------------------------------------------------------------ inner moves
+
+    def _at(self, now: float) -> float:
+        self._now = self._awake.of(now)
+        return self._now
+
+    def _write_dynamic(self, t: float) -> None:
+        record = None if self._own.has_left else self._pace.due(t, self._living_count())
+        if record:
+            self._own.write(record, t)
+            self._members.touch(self._own.me)
+
+    def _living_count(self) -> int:
+        return 1 + len(self._members.others(ALIVE, SUSPECT))
+
+    def _follow_incarnation(self) -> None:
+        """Our own entry follows when a message made our incarnation rise."""
+        entry = self._members.get(self._own.me)
+        if entry and self._own.incarnation > entry.incarnation:
+            self._members.risen(self._own.me, self._own.incarnation, self._now)
+
+    def _view(self, entry: Entry) -> Member:
+        dynamic = self._parts.store.dynamic(entry.node)
+        return Member(
+            node=entry.node,
+            state=entry.state,
+            incarnation=entry.incarnation,
+            linked=entry.linked,
+            static=self._parts.store.static(entry.node),
+            dynamic=dynamic,
+        )
