@@ -1,0 +1,146 @@
+"""Small text files of models: handed out to peers that ask, fetched and verified where missing.
+
+A node without the checkpoint (a pure gateway) needs the tokenizer. It fetches the manifest, whose
+hash is the ModelId, and then files whose hashes the manifest names: nothing unverified is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from swarm.errors import LinkError, ShardError
+from swarm.messages import FileChunk, FileRequest, Message
+from swarm.shard.checkpoint import MANIFEST_NAME, TEXT_NAMES, model_id_of, text_digests
+from swarm.terms import ModelId, NodeId
+
+CHUNK_BYTES = 256 * 1024
+FILE_BYTES_MAX = 256 * 1024 * 1024
+"""Tokenizers of large vocabularies take some 30 MB."""
+CHUNK_TIMEOUT_S = 5.0
+CACHED_FILES_MAX = 64
+
+Key = tuple[ModelId, str]
+
+
+class LocalFiles(Protocol):
+    """This node's own checkpoints."""
+
+    async def read(self, model_id: ModelId, name: str) -> bytes | None:
+        """The file's bytes, or None when this node does not have it."""
+
+
+class ModelFiles:
+    """Both ends of the exchange. Runs on the node's event loop."""
+
+    def __init__(
+        self,
+        local: LocalFiles,
+        send: Callable[[NodeId, Message], bool],
+        holders: Callable[[ModelId], Sequence[NodeId]],
+    ) -> None:
+        self._local = local
+        self._send = send
+        self._holders = holders
+        self._cache: dict[Key, bytes] = {}
+        self._fetches: dict[Key, asyncio.Task[bytes]] = {}
+        self._waiting: dict[tuple[NodeId, ModelId, str], asyncio.Future[FileChunk]] = {}
+        self._answers: set[asyncio.Task[None]] = set()
+
+    async def get(self, model_id: ModelId, name: str) -> bytes:
+        """Raises FileNotFoundError when the model has no such file, LinkError when none came."""
+        key = (model_id, name)
+        if key in self._cache:
+            return self._cache[key]
+        own = await self._local.read(model_id, name)
+        if own is not None:
+            return self._keep(key, own)
+        task = self._fetches.get(key)
+        if task is None:
+            task = self._fetches[key] = asyncio.get_running_loop().create_task(self._fetch(key))
+            task.add_done_callback(lambda done: self._fetches.pop(key, None))
+        return await asyncio.shield(task)
+
+    def requested(self, peer: NodeId, message: FileRequest) -> None:
+        """A peer asks for a piece."""
+        task = asyncio.get_running_loop().create_task(self._answer(peer, message))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    def arrived(self, peer: NodeId, message: FileChunk) -> None:
+        future = self._waiting.get((peer, message.model_id, message.name))
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def close(self) -> None:
+        tasks = [*self._fetches.values(), *self._answers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _keep(self, key: Key, data: bytes) -> bytes:
+        while len(self._cache) >= CACHED_FILES_MAX:
+            self._cache.pop(next(iter(self._cache)))
+        self._cache[key] = data
+        return data
+
+    async def _fetch(self, key: Key) -> bytes:
+        model_id, name = key
+        digest = None
+        if name != MANIFEST_NAME:
+            digests = text_digests(await self.get(model_id, MANIFEST_NAME))
+            if name not in digests:
+                raise FileNotFoundError(name)
+            digest = digests[name]
+        for peer in self._holders(model_id):
+            data = await self._fetch_from(peer, model_id, name)
+            if data is not None and _is_genuine(data, model_id, digest):
+                return self._keep(key, data)
+        raise LinkError(f"no peer could hand out {name} of the model")
+
+    async def _fetch_from(self, peer: NodeId, model_id: ModelId, name: str) -> bytes | None:
+        data = bytearray()
+        while True:
+            chunk = await self._ask(peer, FileRequest(model_id, name, len(data)))
+            if chunk is None or not 0 <= chunk.total <= FILE_BYTES_MAX:
+                return None
+            data += chunk.payload
+            if len(data) >= chunk.total:
+                return bytes(data)
+            if not chunk.payload or chunk.offset + len(chunk.payload) != len(data):
+                return None
+
+    async def _ask(self, peer: NodeId, request: FileRequest) -> FileChunk | None:
+        where = (peer, request.model_id, request.name)
+        future: asyncio.Future[FileChunk] = asyncio.get_running_loop().create_future()
+        self._waiting[where] = future
+        try:
+            if not self._send(peer, request):
+                return None
+            return await asyncio.wait_for(future, CHUNK_TIMEOUT_S)
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting.pop(where, None)
+
+    async def _answer(self, peer: NodeId, request: FileRequest) -> None:
+        known = request.name == MANIFEST_NAME or request.name in TEXT_NAMES
+        data = await self._local.read(request.model_id, request.name) if known else None
+        if data is None or not 0 <= request.offset <= len(data):
+            reply = FileChunk(request.model_id, request.name, request.offset, -1)
+        else:
+            part = data[request.offset : request.offset + CHUNK_BYTES]
+            reply = FileChunk(request.model_id, request.name, request.offset, len(data), part)
+        self._send(peer, reply)
+
+
+def _is_genuine(data: bytes, model_id: ModelId, digest: str | None) -> bool:
+    if digest is not None:
+        return hashlib.sha256(data).hexdigest() == digest
+    try:
+        text_digests(data)
+    except ShardError:
+        return False
+    return model_id_of(data) == model_id

@@ -1,0 +1,549 @@
+"""All decisions of one node. No clock, no I/O, no randomness of its own.
+
+`NodeCore` joins gossip, discovery, routing and hosting: every fact comes in by one method, what
+is to be done comes out of `take_effects`. `node_io` is its shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from swarm.config import Config
+from swarm.discovery.addresses import AddressBook, Source
+from swarm.effects import Effect, SavePeers, Send, Tell
+from swarm.errors import NoRoute, RemoteProtocolError, SwarmError
+from swarm.gossip.gossip import Gossip
+from swarm.gossip.membership import Member
+from swarm.gossip.records import DynamicRecord, StaticRecord
+from swarm.gossip.sealing import Signer
+from swarm.hosting import Hosting
+from swarm.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Credit,
+    Digest,
+    FailureCode,
+    Gap,
+    Heartbeat,
+    HopFailed,
+    Lane,
+    Message,
+    Open,
+    Opened,
+    ProbeAnswer,
+    ProbeRequest,
+    Progress,
+    Ran,
+    Records,
+    Refused,
+    Release,
+    Resume,
+    RunFailed,
+    SessionProgress,
+    Step,
+    Suspicion,
+    Token,
+    Verdict,
+)
+from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
+from swarm.notes import Level, note
+from swarm.routing.avoidance import PenaltyBox
+from swarm.routing.cost import PlanRequest, SwarmView
+from swarm.routing.origins import Origins
+from swarm.routing.planner import plan, why_not
+from swarm.routing.relay import Relay
+from swarm.routing.vigil import Vigil
+from swarm.routing.watch import Alarm
+from swarm.shard.kv_blocks import KvLedger
+from swarm.snapshot import ModelView, Snapshot
+from swarm.terms import (
+    Address,
+    Incarnation,
+    LinkSpeed,
+    MemberState,
+    ModelId,
+    NodeId,
+    Order,
+    Route,
+    SessionId,
+    short,
+)
+
+GOSSIP_MESSAGES = (Heartbeat, Records, Digest, Suspicion, Verdict, ProbeRequest, ProbeAnswer)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What this node says of itself, fixed for its life."""
+
+    node: NodeId
+    name: str
+    version: str
+    swarm_tag: str
+    is_open: bool
+    memory_bytes: int
+    addresses: tuple[Address, ...]
+
+
+class _ViewPlanner:
+    """The planner over a view that is built afresh for each question."""
+
+    def __init__(self, config: Config, view: Callable[[], SwarmView]) -> None:
+        self._config = config.routing
+        self._view = view
+
+    def plan(self, request: PlanRequest) -> Route | None:
+        return plan(self._view(), request, self._config)
+
+    def why_not(self, request: PlanRequest) -> SwarmError:
+        return why_not(self._view(), request, self._config)
+
+
+class NodeCore:
+    def __init__(
+        self,
+        about: About,
+        config: Config,
+        signer: Signer,
+        incarnation: Incarnation,
+        hosting: Hosting,
+        rng: Random,
+    ) -> None:
+        self.about = about
+        self._me = about.node
+        self.config = config
+        self._now = 0.0
+        self._gossip = Gossip(about.node, signer, config.gossip, incarnation, rng)
+        self._book = AddressBook(about.node, config.discovery, rng)
+        self._hosting = hosting
+        self._ledger = KvLedger(hosting.kv_capacity_bytes)
+        self._relay = Relay(about.node, config.routing, self._ledger)
+        self._origins = Origins(about.node, config.routing, _ViewPlanner(config, self._swarm_view))
+        self._vigil = Vigil(config.routing)
+        self._penalties = PenaltyBox(config.routing)
+        self._links: dict[NodeId, LinkSpeed | None] = {}
+        self._addresses = about.addresses
+        self._foreign: dict[str, str] = {}
+        self._covered: dict[ModelId, bool] = {}
+        self._leaving = False
+        self._hot_at: float | None = None
+        self._out: list[Effect] = []
+
+    # ------------------------------------------------------------ life
+
+    def start(
+        self, seeds: tuple[Address, ...], remembered: tuple[Address, ...], now: float
+    ) -> None:
+        for address in seeds:
+            self._book.sighted(None, (address,), Source.SEED, now)
+        for address in remembered:
+            self._book.sighted(None, (address,), Source.REMEMBERED, now)
+        self._hosting.start()
+        self._publish(now)
+        self._settle(now)
+
+    def leave(self, now: float) -> None:
+        """Announce departure and ask every origin to move its session away."""
+        if not self._leaving:
+            self._leaving = True
+            self._publish(now)
+            for origin, failed in self._relay.farewells():
+                self._deliver(origin, failed)
+            self._tell("node.leaving", sessions=self._relay.session_count())
+            self._settle(now)
+
+    def depart(self, now: float) -> None:
+        """The last word before the links close."""
+        self._gossip.leave(now)
+        self._settle(now)
+
+    @property
+    def is_idle(self) -> bool:
+        """No session runs from or through here."""
+        return not self._origins.session_count() and not self._relay.session_count()
+
+    def addresses_changed(self, addresses: tuple[Address, ...], now: float) -> None:
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._publish(now)
+            self._settle(now)
+
+    # ------------------------------------------------------------ links
+
+    def link_up(self, peer: NodeId, incarnation: Incarnation, address: Address, now: float) -> None:
+        self._links[peer] = None
+        self._gossip.link_up(peer, incarnation, now)
+        self._book.link_up(peer, address, now)
+        self._tell("link.up", peer=short(peer), address=str(address))
+        self._out.append(SavePeers(self._book.remembered()))
+        self._settle(now)
+
+    def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
+        self._links.pop(peer, None)
+        self._tell("link.down", peer=short(peer), cause=cause)
+        self._vigil.forget(peer)
+        self._gossip.link_down(peer, orderly, now)
+        self._book.link_down(peer, now)
+        self._origins.node_failed(peer, FailureCode.LINK_DOWN, cause, now)
+        self._relay.neighbour_failed(peer, FailureCode.LINK_DOWN, cause)
+        self._settle(now)
+
+    def link_measured(self, speed: LinkSpeed, now: float) -> None:
+        if speed.peer in self._links:
+            self._links[speed.peer] = speed
+
+    def heard(self, peer: NodeId, now: float) -> None:
+        self._gossip.heard(peer, now)
+        self._vigil.heard(peer, now)
+
+    def dial_failed(
+        self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
+    ) -> None:
+        self._book.dial_failed(addresses, expected, now)
+        self._settle(now)
+
+    def sighted(self, node: NodeId, addresses: tuple[Address, ...], now: float) -> None:
+        self._book.sighted(node, addresses, Source.MDNS, now)
+        self._settle(now)
+
+    def foreign_swarm(self, tag: str, name: str) -> None:
+        if tag not in self._foreign:
+            self._foreign[tag] = name
+            self._tell("swarm.foreign", tag=tag, node_name=name)
+
+    def receive(self, peer: NodeId, message: Message, now: float) -> None:
+        """Raises RemoteProtocolError: the shell then closes the link."""
+        self.heard(peer, now)
+        self._dispatch(peer, message, now)
+        self._settle(now)
+
+    # ------------------------------------------------------------ worker
+
+    def worker_message(self, message: Message, now: float) -> None:
+        match message:
+            case Ran():
+                self._relay.ran(message)
+            case RunFailed():
+                self._relay.run_failed(message)
+            case _:
+                self._hosting.worker_message(message, now)
+                self._publish_if_changed(now)
+        self._settle(now)
+
+    def worker_lost(self, reason: str, now: float) -> None:
+        for model_id in self._hosting.worker_lost(reason, now):
+            self._relay.withdraw(model_id, FailureCode.WORKER_LOST, reason)
+        self._publish_if_changed(now)
+        self._settle(now)
+
+    # ------------------------------------------------------------ sessions
+
+    def generate(self, session: SessionId, order: Order, now: float) -> None:
+        """Raises NoRoute, CapacityError, or RequestError's cousins of the gateway."""
+        spec = known_models(self._own(), self._gossip.members()).get(order.model_id)
+        if spec is None:
+            raise NoRoute(order.model_id, (), "no node of the swarm knows this model")
+        self._now = now
+        self._origins.start(session, order, spec, now)
+        self._settle(now)
+
+    def cancel(self, session: SessionId, now: float) -> None:
+        self._origins.cancel(session)
+        self._settle(now)
+
+    # ------------------------------------------------------------ time
+
+    def loop_lag(self, lag_s: float, now: float) -> None:
+        """Our own event loop stood still for `lag_s`."""
+        self._gossip.loop_lag(lag_s, now)
+        self._vigil.stalled(lag_s)
+        self._origins.stalled(lag_s)
+
+    def tick(self, now: float) -> None:
+        self._now = now
+        self._gossip.tick(now)
+        for effect in self._book.tick(now):
+            self._out.append(effect)
+        self._hosting.tick(rivals(self._own(), self._gossip.members()), now)
+        self._publish_if_changed(now)
+        self._origins.tick(now)
+        if self._penalties.take_expired(now):
+            self._origins.view_changed(now)
+        self._settle(now)
+        self._tick_hot(now)
+        self._settle(now)
+
+    def next_deadline(self) -> float | None:
+        moments = (
+            self._gossip.next_deadline(),
+            self._book.next_deadline(),
+            self._hosting.next_deadline(),
+            self._origins.next_deadline(),
+            self._penalties.next_expiry(),
+            self._hot_at,
+        )
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._out = self._out, []
+        return effects
+
+    # ------------------------------------------------------------ views
+
+    def models(self, now: float) -> tuple[ModelView, ...]:
+        self._now = now
+        view = self._swarm_view()
+        specs = known_models(self._own(), self._gossip.members())
+        return tuple(
+            model_view(view, spec, self._probe_age_s(model_id, now))
+            for model_id, spec in specs.items()
+        )
+
+    def manifests(self) -> dict[ModelId, tuple[str, str]]:
+        return self._hosting.manifests()
+
+    def holders(self, model_id: ModelId) -> tuple[NodeId, ...]:
+        """Linked members that can hand out the text files of a model."""
+        return tuple(
+            member.node
+            for member in self._gossip.members()
+            if member.node in self._links
+            and member.static is not None
+            and any(spec.model_id == model_id for spec in member.static.models)
+        )
+
+    def snapshot(self, now: float) -> Snapshot:
+        members = self._gossip.members()
+        return Snapshot(
+            node=self._me,
+            name=self.about.name,
+            version=self.about.version,
+            swarm=self.about.swarm_tag,
+            is_open=self.about.is_open,
+            nodes=tuple(
+                node_view(
+                    member,
+                    self._links.get(member.node),
+                    is_self=member.node == self._me,
+                    penalty_s=self._penalties.remaining_s(member.node, member.incarnation, now),
+                )
+                for member in members
+            ),
+            models=self.models(now),
+            sessions=self._origins.views(),
+            hops=self._relay.views(),
+            kv_used_bytes=self._ledger.used_bytes,
+            kv_capacity_bytes=self._ledger.capacity_bytes,
+            foreign_swarms=tuple(self._foreign),
+        )
+
+    # ------------------------------------------------------------ inside: messages
+
+    def _dispatch(self, peer: NodeId, message: Message, now: float) -> None:
+        self._now = now
+        match message:
+            case Step():
+                self._relay.step(peer, message, now)
+            case Token() | Opened() | Refused() | HopFailed():
+                self._origins.receive(peer, message, now)
+            case Credit() | Gap():
+                self._origins.receive(peer, message, now)
+                if isinstance(message, Credit):
+                    self._relay.credit(peer, message)
+                else:
+                    self._relay.gap(peer, message)
+            case Progress():
+                self._origins.progress(peer, message, now)
+            case Open():
+                self._relay.open(peer, message, self._is_linked, now)
+            case Resume():
+                self._relay.resume(peer, message)
+            case Release():
+                self._relay.release(peer, message)
+            case _ if isinstance(message, GOSSIP_MESSAGES):
+                self._gossip.receive(peer, message, now)
+            case _:
+                raise RemoteProtocolError(f"{type(message).__name__} is not for a node")
+
+    def _settle(self, now: float) -> None:
+        """Gather effects of all parts; deliver what this node sends to itself; react to changes."""
+        self._now = now
+        changed = self._gossip.take_changes()
+        if changed:
+            self._members_changed(changed, now)
+        while self._gather(now):
+            pass
+        self._vigil.watch(self._in_use(), now)
+        if self._hot_at is None and self._is_hot():
+            self._hot_at = now + self.config.routing.progress_interval_s
+
+    def _gather(self, now: float) -> bool:
+        """One round; True when own messages were delivered and may have caused more."""
+        gathered = [
+            *self._gossip.take_effects(),
+            *self._hosting.take_effects(),
+            *self._origins.take_effects(),
+            *self._relay.take_effects(),
+        ]
+        own = [e.message for e in gathered if isinstance(e, Send) and e.peer == self._me]
+        for effect in gathered:
+            if isinstance(effect, Send):
+                if effect.peer != self._me:
+                    self._deliver(effect.peer, effect.message, now)
+            else:
+                self._out.append(effect)
+        for message in own:
+            self._dispatch(self._me, message, now)
+        return bool(gathered)
+
+    def _deliver(self, peer: NodeId, message: Message, now: float | None = None) -> None:
+        if peer == self._me:
+            self._dispatch(self._me, message, self._now if now is None else now)
+            return
+        self._out.append(Send(peer, message))
+        if message.LANE is Lane.CONTROL:
+            moment = self._now if now is None else now
+            self._vigil.sent(peer, moment)
+            self._gossip.sent(peer, moment)
+
+    def _members_changed(self, changed: tuple[NodeId, ...], now: float) -> None:
+        for node in changed:
+            member = self._gossip.member(node)
+            if member is None or node == self._me:
+                continue
+            if member.static is not None and member.static.addresses:
+                self._book.sighted(node, member.static.addresses, Source.GOSSIP, now)
+            if member.state in (MemberState.DEAD, MemberState.LEFT):
+                code = FailureCode.UNREACHABLE
+                self._origins.node_failed(node, code, f"it is {member.state.value}", now)
+        self._tell_cover(now)
+        self._origins.view_changed(now)
+
+    def _tell_cover(self, now: float) -> None:
+        for model in self.models(now):
+            known = self._covered.get(model.spec.model_id)
+            if known is model.covered:
+                continue
+            self._covered[model.spec.model_id] = model.covered
+            missing = ",".join(str(layers) for layers in model.missing)
+            if model.covered:
+                self._tell("model.covered", model=model.spec.name)
+            elif known is not None or missing:
+                self._tell("model.uncovered", model=model.spec.name, missing=missing)
+
+    # ------------------------------------------------------------ inside: links in use
+
+    def _in_use(self) -> list[NodeId]:
+        peers = [*self._origins.monitored(), *(peer for _, peer in self._relay.neighbours())]
+        return [peer for peer in dict.fromkeys(peers) if peer in self._links]
+
+    def _audience(self) -> dict[NodeId, list[SessionProgress]]:
+        audience = self._origins.audience()
+        for peer, entries in self._relay.audience().items():
+            audience.setdefault(peer, []).extend(entries)
+        return {peer: entries for peer, entries in audience.items() if peer in self._links}
+
+    def _is_hot(self) -> bool:
+        return self._vigil.is_busy or bool(self._audience())
+
+    def _tick_hot(self, now: float) -> None:
+        if self._hot_at is None or now < self._hot_at:
+            return
+        audience = self._audience()
+        for peer, progress in self._vigil.progress_due(audience, now):
+            self._deliver(peer, progress, now)
+        for peer, alarm in self._vigil.new_alarms(now):
+            self._silent(peer, alarm, now)
+        for session, node, alarm in self._origins.slow_hops(now):
+            if alarm is Alarm.HARD:
+                self._punish(node, "stuck", now)
+                self._origins.hop_stuck(session, node, now)
+        hot = bool(audience) or self._vigil.is_busy
+        self._hot_at = now + self.config.routing.progress_interval_s if hot else None
+
+    def _silent(self, peer: NodeId, alarm: Alarm, now: float) -> None:
+        silence_ms = round(self._vigil.silence_s(peer, now) * 1000, 1)
+        self._gossip.probe(peer, now)
+        if alarm is Alarm.SOFT:
+            self._tell("peer.quiet", peer=short(peer), silence_ms=silence_ms)
+            return
+        self._punish(peer, "silent", now)
+        detail = f"silent for {silence_ms} ms"
+        self._origins.node_failed(peer, FailureCode.SILENT, detail, now)
+        self._relay.neighbour_failed(peer, FailureCode.SILENT, detail)
+
+    def _punish(self, node: NodeId, cause: str, now: float) -> None:
+        member = self._gossip.member(node)
+        if member is None or node == self._me:
+            return
+        length_s = self._penalties.punish(node, member.incarnation, now)
+        self._tell("peer.penalty", Level.WARNING, peer=short(node), cause=cause, length_s=length_s)
+
+    # ------------------------------------------------------------ inside: records and views
+
+    def _publish_if_changed(self, now: float) -> None:
+        if self._hosting.changed:
+            self._publish(now)
+        self._gossip.publish_dynamic(self._dynamic(), now)
+
+    def _publish(self, now: float) -> None:
+        self._hosting.changed = False
+        for shard in self._hosting.shards():
+            self._relay.serve(shard)
+        self._ledger.resize(self._hosting.kv_capacity_bytes)
+        record = StaticRecord(
+            name=self.about.name,
+            version=self.about.version,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            addresses=self._addresses,
+            device=self._hosting.device,
+            memory_bytes=self.about.memory_bytes,
+            models=self._hosting.models(),
+            shards=self._hosting.shards(),
+            leaving=self._leaving,
+        )
+        self._gossip.publish_static(record, now)
+        self._gossip.publish_dynamic(self._dynamic(), now)
+
+    def _dynamic(self) -> DynamicRecord:
+        links = tuple(speed for _, speed in sorted(self._links.items()) if speed is not None)
+        return DynamicRecord(
+            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            links=links,
+            local_health=self._gossip.local_health,
+        )
+
+    def _own(self) -> Own:
+        return Own(
+            node=self._me,
+            shards=self._hosting.shards(),
+            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            models=self._hosting.models(),
+            links={peer: speed for peer, speed in self._links.items() if speed is not None},
+            leaving=self._leaving,
+        )
+
+    def _swarm_view(self) -> SwarmView:
+        return swarm_view(self._own(), self._gossip.members(), self._is_usable)
+
+    def _is_usable(self, member: Member) -> bool:
+        return (
+            member.state is MemberState.ALIVE
+            and member.node in self._links
+            and self._penalties.remaining_s(member.node, member.incarnation, self._now) == 0.0
+        )
+
+    def _is_linked(self, node: NodeId) -> bool:
+        return node == self._me or node in self._links
+
+    def _probe_age_s(self, model_id: ModelId, now: float) -> float | None:
+        at = self._origins.token_at.get(model_id)
+        return None if at is None else now - at
+
+    def _tell(
+        self, event: str, level: Level = Level.INFO, **fields: str | int | float | bool
+    ) -> None:
+        self._out.append(Tell(note(event, level, **fields)))

@@ -1,0 +1,361 @@
+"""The node on an event loop: carries facts to `NodeCore` and its orders to links and worker.
+
+Everything it touches is handed in, so the simulator runs the same class. One input at a time:
+take `now` once, call the core, carry out its effects, re-arm the one timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from swarm.effects import (
+    CloseLink,
+    Dial,
+    Effect,
+    Failed,
+    Finished,
+    Reply,
+    SaveIncarnation,
+    SavePeers,
+    Send,
+    SessionEvent,
+    StartWorker,
+    Tell,
+    ToWorker,
+)
+from swarm.link.link_io import Links, Peer
+from swarm.messages import FileChunk, FileRequest, Message
+from swarm.model_files_io import LocalFiles, ModelFiles
+from swarm.node import NodeCore
+from swarm.notes import Level, Note, NoteSink, note
+from swarm.shard.worker_client_io import WorkerPort
+from swarm.snapshot import ModelView, Snapshot
+from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
+
+LAG_WORTH_TELLING_S = 0.005
+"""A timer later than this counts as a stall of our own loop."""
+LINK_STATS_INTERVAL_S = 1.0
+
+
+class Store(Protocol):
+    """What a node keeps on disk. Small and rarely written."""
+
+    def save_incarnation(self, incarnation: int) -> None: ...
+
+    def save_peers(self, addresses: tuple[Address, ...]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The world of one node."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
+    entropy: Callable[[int], bytes]
+    worker: WorkerPort
+    store: Store
+    files: LocalFiles
+    sink: NoteSink
+
+
+class GenerationIo:
+    """One running session as its client sees it. Its queue holds at most the answer itself."""
+
+    def __init__(self, session: SessionId, cancel: Callable[[SessionId], None]) -> None:
+        self._session = session
+        self._cancel = cancel
+        self._events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        self._ended = False
+
+    @property
+    def session(self) -> SessionId:
+        return self._session
+
+    def push(self, event: SessionEvent) -> None:
+        self._events.put_nowait(event)
+
+    def cancel(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._cancel(self._session)
+
+    async def __aiter__(self) -> AsyncIterator[SessionEvent]:
+        while True:
+            event = await self._events.get()
+            if isinstance(event, Finished | Failed):
+                self._ended = True
+            yield event
+            if self._ended:
+                return
+
+
+class NoteStream:
+    """Notes for one reader; the oldest are lost when it is slow."""
+
+    def __init__(self, limit: int) -> None:
+        self._notes: deque[Note] = deque(maxlen=limit)
+        self._ready = asyncio.Event()
+
+    def push(self, entry: Note) -> None:
+        self._notes.append(entry)
+        self._ready.set()
+
+    async def read(self) -> AsyncIterator[Note]:
+        while True:
+            while self._notes:
+                yield self._notes.popleft()
+            self._ready.clear()
+            await self._ready.wait()
+
+
+class NodeIo:
+    """Implements `NodePort` for gateways, and the event interfaces of links and worker."""
+
+    def __init__(self, core: NodeCore, parts: Parts) -> None:
+        self._core = core
+        self._parts = parts
+        self._links: Links | None = None
+        self._files = ModelFiles(parts.files, self._send, core.holders)
+        self._generations: dict[SessionId, GenerationIo] = {}
+        self._streams: list[NoteStream] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        self._stats_at = 0.0
+        self._worker_task: asyncio.Task[None] | None = None
+        self._worker_queue: list[Message] = []
+        self._worker_up = False
+        self._stopped = False
+        self.left = asyncio.Event()
+
+    # ------------------------------------------------------------ life
+
+    def attach(self, links: Links) -> None:
+        """Links need their node to report to, so they come after it."""
+        self._links = links
+
+    def start(self, seeds: tuple[Address, ...], remembered: tuple[Address, ...]) -> None:
+        self._core.start(seeds, remembered, self._parts.clock())
+        self._carry_out()
+
+    async def leave(self, grace_s: float) -> None:
+        self._core.leave(self._parts.clock())
+        self._carry_out()
+        give_up_at = self._parts.clock() + grace_s
+        while not self._core.is_idle and self._parts.clock() < give_up_at:
+            await asyncio.sleep(0.02)
+        self._core.depart(self._parts.clock())
+        self._carry_out()
+        self.left.set()
+
+    async def stop(self) -> None:
+        """End everything this node has running. The links are closed by their owner."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._worker_task is not None:
+            self._worker_task.cancel()
+            await asyncio.gather(self._worker_task, return_exceptions=True)
+        await self._files.close()
+        await self._parts.worker.stop()
+
+    # ------------------------------------------------------------ LinkEvents, DiscoveryEvents
+
+    def link_up(self, peer: Peer) -> None:
+        self._core.link_up(peer.node, peer.incarnation, peer.address, self._parts.clock())
+        self._carry_out()
+
+    def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
+        self._core.link_down(peer, cause, orderly=orderly, now=self._parts.clock())
+        self._carry_out()
+
+    def message_received(self, peer: NodeId, message: Message) -> None:
+        match message:
+            case FileRequest():
+                self._files.requested(peer, message)
+            case FileChunk():
+                self._files.arrived(peer, message)
+            case _:
+                self._core.receive(peer, message, self._parts.clock())
+                self._carry_out()
+
+    def heard(self, peer: NodeId) -> None:
+        self._core.heard(peer, self._parts.clock())
+
+    def dial_failed(
+        self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str
+    ) -> None:
+        self._tell(note("link.dial_failed", Level.DEBUG, reason=reason,
+                        addresses=",".join(map(str, addresses))))  # fmt: skip
+        self._core.dial_failed(addresses, expected, self._parts.clock())
+        self._carry_out()
+
+    def lane_writable(self, peer: NodeId) -> None:
+        """Credits bound what is in flight; nothing waits for the lane here."""
+
+    def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
+        self._core.sighted(node, addresses, self._parts.clock())
+        self._carry_out()
+
+    def foreign_swarm(self, tag: str, name: str) -> None:
+        self._core.foreign_swarm(tag, name)
+        self._carry_out()
+
+    def addresses_changed(self, addresses: tuple[Address, ...]) -> None:
+        self._core.addresses_changed(addresses, self._parts.clock())
+        self._carry_out()
+
+    # ------------------------------------------------------------ WorkerEvents
+
+    def worker_message(self, message: Message) -> None:
+        self._core.worker_message(message, self._parts.clock())
+        self._carry_out()
+
+    def worker_lost(self, reason: str) -> None:
+        self._worker_up = False
+        if not self._stopped:
+            self._core.worker_lost(reason, self._parts.clock())
+            self._carry_out()
+
+    # ------------------------------------------------------------ NodePort
+
+    def generate(self, order: Order) -> GenerationIo:
+        session = SessionId(self._parts.entropy(8).hex())
+        generation = GenerationIo(session, self._cancel)
+        self._generations[session] = generation
+        try:
+            self._core.generate(session, order, self._parts.clock())
+        except BaseException:
+            del self._generations[session]
+            raise
+        self._carry_out()
+        return generation
+
+    def models(self) -> tuple[ModelView, ...]:
+        return self._core.models(self._parts.clock())
+
+    def snapshot(self) -> Snapshot:
+        return self._core.snapshot(self._parts.clock())
+
+    async def model_file(self, model_id: ModelId, name: str) -> bytes:
+        return await self._files.get(model_id, name)
+
+    async def subscribe(self, limit: int) -> AsyncIterator[Note]:
+        stream = NoteStream(limit)
+        self._streams.append(stream)
+        try:
+            async for entry in stream.read():
+                yield entry
+        finally:
+            self._streams.remove(stream)
+
+    def _cancel(self, session: SessionId) -> None:
+        self._generations.pop(session, None)
+        self._core.cancel(session, self._parts.clock())
+        self._carry_out()
+
+    # ------------------------------------------------------------ effects
+
+    def _carry_out(self) -> None:
+        while effects := self._core.take_effects():
+            for effect in effects:
+                self._do(effect)
+        self._arm()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(effect.peer, effect.message)
+            case Dial():
+                if self._links is not None:
+                    self._links.dial(effect.addresses, effect.expected)
+            case CloseLink():
+                if self._links is not None:
+                    self._links.close(effect.peer, effect.reason)
+            case ToWorker():
+                self._to_worker(effect.message)
+            case StartWorker():
+                self._worker_task = self._parts.loop.create_task(self._start_worker())
+            case SaveIncarnation():
+                self._parts.store.save_incarnation(effect.incarnation)
+            case SavePeers():
+                self._parts.store.save_peers(effect.addresses)
+            case Reply():
+                self._reply(effect)
+            case Tell():
+                self._tell(effect.note)
+            case _:
+                assert_never(effect)
+
+    def _send(self, peer: NodeId, message: Message) -> bool:
+        return self._links is not None and self._links.send(peer, message)
+
+    def _reply(self, effect: Reply) -> None:
+        generation = self._generations.get(effect.session)
+        if generation is None:
+            return
+        generation.push(effect.event)
+        if isinstance(effect.event, Finished | Failed):
+            del self._generations[effect.session]
+
+    def _tell(self, entry: Note) -> None:
+        self._parts.sink(entry)
+        for stream in self._streams:
+            stream.push(entry)
+
+    # ------------------------------------------------------------ worker
+
+    async def _start_worker(self) -> None:
+        try:
+            await self._parts.worker.start()
+        except OSError as error:
+            self.worker_lost(f"it could not be started: {error}")
+            return
+        self._worker_up = True
+        queue, self._worker_queue = self._worker_queue, []
+        for message in queue:
+            self._parts.worker.send(message)
+
+    def _to_worker(self, message: Message) -> None:
+        """What is said before the worker runs waits for it; what follows its loss is moot."""
+        if self._worker_up:
+            self._parts.worker.send(message)
+        else:
+            self._worker_queue.append(message)
+
+    # ------------------------------------------------------------ time
+
+    def _arm(self) -> None:
+        due = self._core.next_deadline()
+        stats_at = self._stats_at + LINK_STATS_INTERVAL_S
+        due = stats_at if due is None else min(due, stats_at)
+        if self._stopped or (self._due is not None and due == self._due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        delay = max(0.0, due - self._parts.clock())
+        self._timer = self._parts.loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now = self._parts.clock()
+        late_s = now - self._due if self._due is not None else 0.0
+        self._due = None
+        if late_s > LAG_WORTH_TELLING_S:
+            self._core.loop_lag(late_s, now)
+        if now >= self._stats_at + LINK_STATS_INTERVAL_S:
+            self._stats_at = now
+            self._read_link_stats(now)
+        self._core.tick(now)
+        self._carry_out()
+
+    def _read_link_stats(self, now: float) -> None:
+        for peer in self._links.peers() if self._links is not None else ():
+            stats = self._links.stats(peer.node) if self._links is not None else None
+            if stats is None or stats.rtt_s is None:
+                continue
+            goodput = stats.goodput_bytes_s or self._core.config.routing.unknown_goodput_bytes_s
+            self._core.link_measured(LinkSpeed(peer.node, stats.rtt_s, goodput), now)
