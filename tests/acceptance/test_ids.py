@@ -20,7 +20,7 @@ SMOLLM2_SPLITS = {
 GEMMA3_SPLITS = {2: ["0:9", "9:18"], 3: ["0:6", "6:12", "12:18"]}
 GEMMA3_PROMPTS = [
     *(PROMPTS[i] for i in (0, 2, 6, 13, 19)),
-    *(long_prompt(repeats, number=repeats) for repeats in (9, 11, 14)),
+    *(long_prompt(repeats, number=repeats) for repeats in (8, 11, 14)),
 ]
 """The long ones pass the 512 tokens of the sliding window, one of them while it generates."""
 
