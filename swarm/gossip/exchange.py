@@ -113,7 +113,11 @@ class Exchange:
     # ------------------------------------------------------------ inner moves
 
     def _accept(self, peer: NodeId, node: NodeId, record: SignedRecord, now: float) -> bool:
-        """Take a record that is news. True when others are to hear of it from here."""
+        """Take a record that is news. True when others are to hear of it from here.
+
+        An author pushes to all that are linked to it. Passed on are hearsay and the first
+        record of each life: those are what nodes without a link to the author wait for.
+        """
         entry = self._members.get(node)
         if entry and entry.is_buried and record.incarnation <= entry.incarnation:
             self._send_verdict(peer, node, now)
@@ -130,13 +134,14 @@ class Exchange:
         has_risen = entry is None or record.incarnation > entry.incarnation
         if has_risen:
             entry = self._judge.risen(node, record.incarnation, now)
+        is_first = self._store.record(node, record.kind) is None
         self._store.put(node, record, content)
         self._members.touch(node)
         if entry:
             entry.proof_at = now
             if has_risen and not entry.linked:
                 self._judge.probe(node, now)
-        return has_risen or peer != node
+        return is_first or peer != node
 
     def _own_returned(self, record: SignedRecord, now: float) -> None:
         """A record under our own key: mostly an echo, sometimes one that we never wrote."""
