@@ -30,8 +30,8 @@ class Gateway:
     url: str
     connect: Connect = plain_connect
 
-    def open(self, method: str, path: str, body: Json | None = None) -> http.client.HTTPResponse:
-        """Send a request; returns as soon as the response's headers are there."""
+    def send(self, method: str, path: str, body: Json | None = None) -> http.client.HTTPConnection:
+        """Send a request and wait for nothing; `getresponse()` of the result waits."""
         parts = urlsplit(self.url)
         host, port = parts.hostname or "127.0.0.1", parts.port or 80
         connection = http.client.HTTPConnection(host, port, timeout=READ_TIMEOUT_S)
@@ -40,7 +40,11 @@ class Gateway:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Connection": "close"}
         connection.request(method, path, body=data, headers=headers)
-        return connection.getresponse()
+        return connection
+
+    def open(self, method: str, path: str, body: Json | None = None) -> http.client.HTTPResponse:
+        """Send a request; returns as soon as the response's headers are there."""
+        return self.send(method, path, body).getresponse()
 
     def call(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
         response = self.open(method, path, body)
@@ -53,7 +57,7 @@ class Gateway:
         return body
 
     def ask(self, **body: Any) -> Answer:
-        """Start a streamed completion (or chat, where `messages` is given)."""
+        """Start a streamed completion (or chat, where `messages` is given); waits for nothing."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         asked = {
             "stream": True,
@@ -61,14 +65,14 @@ class Gateway:
             "return_token_ids": True,
             "temperature": 0,
         } | body
-        return Answer(self.open("POST", path, asked))
+        return Answer(self.send("POST", path, asked))
 
 
 @dataclass(slots=True)
 class Answer:
     """A streamed answer as it arrives. `read_to(k)` returns once k tokens are here."""
 
-    response: http.client.HTTPResponse
+    connection: http.client.HTTPConnection
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -79,12 +83,17 @@ class Answer:
     swarm: Json = field(default_factory=dict)
     done: bool = False
     comments: int = 0
-    _lines: Iterator[Json] | None = None
+    _response: http.client.HTTPResponse | None = None
+    _events: Iterator[Json] | None = None
 
-    def __post_init__(self) -> None:
-        if self.response.status != 200:
-            self.error = json.loads(self.response.read() or b"{}").get("error", {})
-        self._lines = self._events()
+    @property
+    def response(self) -> http.client.HTTPResponse:
+        """Waits for the headers, which come with the first event."""
+        if self._response is None:
+            self._response = self.connection.getresponse()
+            if self._response.status != 200:
+                self.error = json.loads(self._response.read() or b"{}").get("error", {})
+        return self._response
 
     @property
     def status(self) -> int:
@@ -107,16 +116,18 @@ class Answer:
     def close(self) -> None:
         """Hang up as a client that goes away."""
         self.response.close()
+        self.connection.close()
 
     def next_event(self) -> Json | None:
         """The next event, already counted in; None at the end of the stream."""
-        assert self._lines is not None
-        event = next(self._lines, None)
+        if self._events is None:
+            self._events = self._read_events()
+        event = next(self._events, None)
         if event is not None:
             self._take(event)
         return event
 
-    def _events(self) -> Iterator[Json]:
+    def _read_events(self) -> Iterator[Json]:
         if self.response.status != 200:
             return
         while line := self.response.readline():

@@ -304,7 +304,10 @@ class Swarm:
     # ------------------------------------------------------------ looking
 
     def hops(self, origin: Node, session: str) -> list[Node]:
-        """The nodes of a running session's route, in order; waits until it has one."""
+        """The nodes of a running session's route, in order; waits until it has one.
+
+        `session` "": the only one there is.
+        """
 
         def look() -> list[Json] | None:
             for entry in origin.state()["sessions"]:

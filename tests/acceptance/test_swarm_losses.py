@@ -42,7 +42,7 @@ def lose(
     assert undisturbed.error is None
     assert undisturbed.swarm["reroutes"] == 0
     answer = ask(origin, sampling)
-    hops = swarm.hops(origin, answer.session)
+    hops = swarm.hops(origin, answer.session if at else "")
     answer.read_to(at)
     victims = [hops[place] for place in places]
     for victim in victims:
