@@ -12,7 +12,7 @@ from random import Random
 
 from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
-from swarm.effects import Effect, SavePeers, Send, Tell
+from swarm.effects import Dial, Effect, SavePeers, Send, Tell
 from swarm.errors import NoRoute, RemoteProtocolError, SwarmError
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.membership import Member
@@ -125,6 +125,7 @@ class NodeCore:
         self._penalties = PenaltyBox(config.routing)
         self._links: dict[NodeId, LinkSpeed | None] = {}
         self._addresses = about.addresses
+        self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
         self._covered: dict[ModelId, bool] = {}
         self._leaving = False
@@ -167,6 +168,8 @@ class NodeCore:
     def addresses_changed(self, addresses: tuple[Address, ...], now: float) -> None:
         if addresses != self._addresses:
             self._addresses = addresses
+            self._book.own_addresses(addresses)
+            self._book.network_changed(now)
             self._publish(now)
             self._settle(now)
 
@@ -176,7 +179,7 @@ class NodeCore:
         self._links[peer] = None
         self._gossip.link_up(peer, incarnation, now)
         self._book.link_up(peer, address, now)
-        self._tell("link.up", peer=short(peer), address=str(address))
+        self._tell("link.up", peer=short(peer), address=str(address or "inbound"))
         self._out.append(SavePeers(self._book.remembered()))
         self._settle(now)
 
@@ -201,7 +204,13 @@ class NodeCore:
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
     ) -> None:
-        self._book.dial_failed(addresses, expected, now)
+        self._book.dial_failed(Dial(addresses, expected), now)
+        self._settle(now)
+
+    def reached_self(self, addresses: tuple[Address, ...], now: float) -> None:
+        """A dial to these ended at this very node."""
+        for address in addresses:
+            self._book.reached_self(address)
         self._settle(now)
 
     def sighted(self, node: NodeId, addresses: tuple[Address, ...], now: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -27,7 +28,7 @@ from swarm.effects import (
     Tell,
     ToWorker,
 )
-from swarm.link.link_io import Links, Peer
+from swarm.link.link_io import SELF_DIALLED, Links, Peer
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
@@ -129,6 +130,7 @@ class NodeIo:
         self._worker_queue: list[Message] = []
         self._worker_up = False
         self._stopped = False
+        self._idle = asyncio.Event()
         self.left = asyncio.Event()
 
     # ------------------------------------------------------------ life
@@ -144,9 +146,8 @@ class NodeIo:
     async def leave(self, grace_s: float) -> None:
         self._core.leave(self._parts.clock())
         self._carry_out()
-        give_up_at = self._parts.clock() + grace_s
-        while not self._core.is_idle and self._parts.clock() < give_up_at:
-            await asyncio.sleep(0.02)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
         self._core.depart(self._parts.clock())
         self._carry_out()
         self.left.set()
@@ -165,7 +166,8 @@ class NodeIo:
     # ------------------------------------------------------------ LinkEvents, DiscoveryEvents
 
     def link_up(self, peer: Peer) -> None:
-        self._core.link_up(peer.node, peer.incarnation, peer.address, self._parts.clock())
+        dialled = peer.address if peer.dialled else None
+        self._core.link_up(peer.node, peer.incarnation, dialled, self._parts.clock())
         self._carry_out()
 
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
@@ -190,7 +192,10 @@ class NodeIo:
     ) -> None:
         self._tell(note("link.dial_failed", Level.DEBUG, reason=reason,
                         addresses=",".join(map(str, addresses))))  # fmt: skip
-        self._core.dial_failed(addresses, expected, self._parts.clock())
+        if SELF_DIALLED in reason:
+            self._core.reached_self(addresses, self._parts.clock())
+        else:
+            self._core.dial_failed(addresses, expected, self._parts.clock())
         self._carry_out()
 
     def lane_writable(self, peer: NodeId) -> None:
@@ -263,6 +268,10 @@ class NodeIo:
         while effects := self._core.take_effects():
             for effect in effects:
                 self._do(effect)
+        if self._core.is_idle:
+            self._idle.set()
+        else:
+            self._idle.clear()
         self._arm()
 
     def _do(self, effect: Effect) -> None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from swarm.config import RoutingConfig
 from swarm.errors import CapacityError, KvExhausted, SessionLimitReached
-from swarm.messages import RefusalCode, Refused
+from swarm.messages import FailureCode, RefusalCode, Refused
 from swarm.terms import Incarnation, NodeId
 
 AVOID_S = 1.0
 """A node that failed a session is not asked again by it for this long (its link may lag behind)."""
-BAD_WIRE_S = 30.0
-"""A pair of nodes that could not reach each other is not joined again by it for this long."""
+SILENT_WIRE_S = 10.0
+"""A pair of nodes that lost each other in silence is not joined again by it for this long."""
 
 
 class Avoidance:
@@ -25,8 +25,12 @@ class Avoidance:
     def node(self, node: NodeId, now: float) -> None:
         self._nodes[node] = now + AVOID_S
 
-    def wire(self, a: NodeId, b: NodeId, now: float) -> None:
-        self._wires[(a, b)] = now + BAD_WIRE_S
+    def wire(self, a: NodeId, b: NodeId, code: FailureCode, now: float) -> None:
+        """`a` reports that it cannot reach `b`. A broken link may be up again at once."""
+        if code is FailureCode.SILENT:
+            self._wires[(a, b)] = now + SILENT_WIRE_S
+        elif code is FailureCode.LINK_DOWN:
+            self._wires[(a, b)] = now + AVOID_S
 
     def nodes_at(self, now: float) -> frozenset[NodeId]:
         return frozenset(node for node, until in self._nodes.items() if until > now)

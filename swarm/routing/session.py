@@ -191,7 +191,7 @@ class OriginSession:
             detail=message.detail,
         )  # fmt: skip
         if message.code is RefusalCode.NO_LINK and message.peer is not None:
-            self._avoidance.wire(peer, message.peer, now)
+            self._avoidance.wire(peer, message.peer, FailureCode.LINK_DOWN, now)
         else:
             self._avoidance.node(peer, now)
         self._refusal = capacity_error(message)
@@ -264,7 +264,7 @@ class OriginSession:
         if message.node == peer:
             self.node_failed(message.node, message.code, message.detail, now)
             return
-        self._avoidance.wire(peer, message.node, now)
+        self._avoidance.wire(peer, message.node, message.code, now)
         self.node_failed(message.node, message.code, message.detail, now)
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
