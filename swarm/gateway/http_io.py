@@ -146,7 +146,7 @@ class Gateway:
         self, request: web.Request, answer: ErrorAnswer, headers: dict[str, str]
     ) -> web.StreamResponse:
         """As a response, or as the last event of a stream that has begun."""
-        stream = request.get(STREAM)
+        stream: EventStream | None = request.get(STREAM)
         if stream is None or not stream.is_open:
             return error_response(answer, self._config, headers)
         with suppress(ConnectionError):

@@ -69,7 +69,7 @@ class _Body(BaseModel):
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     n: int | None = None
-    stop: str | Annotated[list[str], FailFast()] | None = None
+    stop: str | list[Any] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     ignore_eos: bool | None = None
@@ -80,7 +80,7 @@ class _Body(BaseModel):
 class _Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     role: str
-    content: str | Annotated[list[dict[str, Any]], FailFast()] | None = None
+    content: str | list[Any] | None = None
 
 
 class _ChatBody(_Body):
@@ -280,8 +280,10 @@ def _chat_logprobs(body: _ChatBody) -> int | None:
     return body.top_logprobs or 0
 
 
-def _stop(stop: str | list[str] | None, config: GatewayConfig) -> tuple[str, ...]:
+def _stop(stop: str | list[Any] | None, config: GatewayConfig) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(text, str) for text in strings):
+        raise RequestError("stop must be a string or an array of strings", param="stop")
     if len(strings) > config.stop_strings_max:
         raise RequestError(f"at most {config.stop_strings_max} stop strings", param="stop")
     if "" in strings:
@@ -320,9 +322,10 @@ def _message(index: int, message: _Message) -> Message:
     return fields
 
 
-def _part(index: int, part: dict[str, Any]) -> str:
-    text = part.get("text")
-    if part.get("type") != "text" or not isinstance(text, str):
+def _part(index: int, part: Any) -> str:
+    fields = part if isinstance(part, dict) else {}
+    text = fields.get("text")
+    if fields.get("type") != "text" or not isinstance(text, str):
         raise RequestError(
             'content parts must be {"type": "text", "text": ...}', param=f"messages.{index}.content"
         )

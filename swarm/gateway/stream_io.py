@@ -11,9 +11,6 @@ from aiohttp import web
 from swarm.config import GatewayConfig
 from swarm.gateway.responses import sse_comment
 
-STREAM = "swarm.event_stream"
-"""Where a request keeps its stream, for whoever has to end it with an error."""
-
 
 class EventStream:
     """Writes events; while nothing is written, comments from `status` keep the connection alive.
@@ -102,3 +99,7 @@ class EventStream:
                 await self.comment(self._status())
             except ConnectionError:
                 return
+
+
+STREAM = web.RequestKey("event_stream", EventStream)
+"""Where a request keeps its stream, for whoever has to end it with an error."""

@@ -10,8 +10,9 @@ from typing import Protocol
 
 BROKEN = "\ufffd"
 """What decoders put where bytes make no character (yet)."""
-PENDING_TOKENS_MAX = 8
-"""A character has at most four bytes; tokens that still make none after this many never will."""
+CHARACTER_BYTES_MAX = 4
+PENDING_TOKENS_MAX = 2 * CHARACTER_BYTES_MAX
+"""Tokens that still make no character after this many never will."""
 CONTEXT_TOKENS = 6
 """Tokens of the prompt that are decoded along, for prefix spaces and split characters."""
 
@@ -35,8 +36,8 @@ class Detokenizer:
         self._decoder = decoder
         tail = prompt_ids[-CONTEXT_TOKENS:]
         self._window = [i for i in tail if not decoder.is_silent(i)]
-        self._shown = len(self._window)
-        self._shown_text = decoder.decode(self._window).rstrip(BROKEN)
+        self._shown = self._whole_characters()
+        self._shown_text = decoder.decode(self._window[: self._shown])
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, often all of its own, sometimes none."""
@@ -61,6 +62,14 @@ class Detokenizer:
         self._shown = len(self._window)
         self._shown_text = self._decoder.decode(self._window)
         return text
+
+    def _whole_characters(self) -> int:
+        """How many tokens of the window to count as shown, so that no character is cut there."""
+        count = len(self._window)
+        for shown in range(count, max(-1, count - CHARACTER_BYTES_MAX), -1):
+            if not self._decoder.decode(self._window[:shown]).endswith(BROKEN):
+                return shown
+        return count
 
     def _after_shown(self, text: str) -> str:
         if text.startswith(self._shown_text):

@@ -1,0 +1,278 @@
+"""A node that answers as scripted, and a gateway in front of it on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import tiny_text
+
+from swarm.config import GatewayConfig
+from swarm.effects import (
+    Failed,
+    Finished,
+    Generated,
+    SessionEvent,
+    SessionStats,
+    Stalled,
+    Started,
+)
+from swarm.errors import SwarmError
+from swarm.gateway.http_io import Gateway
+from swarm.gateway.sources import Sources
+from swarm.gateway.text import ModelText
+from swarm.notes import Note
+from swarm.snapshot import ModelView, NodeView, SessionView, ShardView, Snapshot
+from swarm.terms import (
+    Address,
+    Epoch,
+    Hop,
+    Incarnation,
+    LayerRange,
+    MemberState,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NumericClass,
+    Order,
+    Route,
+    SampledToken,
+    SessionId,
+    ShardInfo,
+    ShardState,
+    TokenLogprob,
+)
+
+TEXT = ModelText(tiny_text.files(tiny_text.byte_level()))
+END = TEXT.encode("<|end|>", special=False)[0]
+CLASS = NumericClass("cpu-f32")
+TOKEN = "control-token"
+
+Step = SessionEvent | asyncio.Event
+"""A script is a list of these: events to give out, and events to wait for before going on."""
+
+
+def spec(name: str = "tiny", *, has_text: bool = True, context: int = 64) -> ModelSpec:
+    number = sum(name.encode()) + 256 * has_text
+    return ModelSpec(
+        model_id=ModelId(f"{number:08x}" * 4),
+        name=name,
+        layer_count=4,
+        hidden_size=8,
+        vocab_size=400,
+        context_length=context,
+        eos_ids=(END,),
+        has_text=has_text,
+    )
+
+
+def model(
+    name: str = "tiny",
+    *,
+    missing: tuple[LayerRange, ...] = (),
+    has_text: bool = True,
+    probe_age_s: float | None = None,
+) -> ModelView:
+    return ModelView(spec(name, has_text=has_text), not missing, missing, probe_age_s)
+
+
+def route(*nodes: str, numeric_class: NumericClass = CLASS) -> Route:
+    """Two layers on each node, in order."""
+    hops = [
+        Hop(NodeId(node), LayerRange(2 * i, 2 * i + 2), i == 0, i == len(nodes) - 1, numeric_class)
+        for i, node in enumerate(nodes)
+    ]
+    return Route(tuple(hops), predicted_token_s=0.01, slowest_step_s=0.01)
+
+
+def started(*nodes: str, epoch: int = 1) -> Started:
+    return Started(route(*nodes), epoch)
+
+
+def generated(token_ids: Iterable[int]) -> list[Generated]:
+    top = (TokenLogprob(5, -0.5), TokenLogprob(6, float("-inf")))
+    return [Generated(SampledToken(i, token, -0.25, top)) for i, token in enumerate(token_ids)]
+
+
+def spoken(text: str) -> list[Generated]:
+    return generated(TEXT.encode(text, special=False))
+
+
+def stats(*nodes: str, stalls: tuple[float, ...] = (), exact: bool = True) -> SessionStats:
+    return SessionStats(route(*nodes) if nodes else None, len(stalls), stalls, exact)
+
+
+def finished(reason: str = "length") -> Finished:
+    return Finished(reason, stats("a", "b"))
+
+
+def failed(error: SwarmError) -> Failed:
+    return Failed(error, stats("a", "b"))
+
+
+def saying(text: str, reason: str = "length") -> list[Step]:
+    return [started("a", "b"), *spoken(text), finished(reason)]
+
+
+def rerouted(before: Sequence[Step], after: Sequence[Step]) -> list[Step]:
+    """A loss between the two: stall, new route, the rest."""
+    done = Finished("length", stats("a", "c", stalls=(0.125,)))
+    lost = [Stalled("b vanished"), started("a", "c", epoch=2)]
+    return [started("a", "b"), *before, *lost, *after, done]
+
+
+class FakeGeneration:
+    """Plays a script. Once cancelled it ends at once, without a last event."""
+
+    def __init__(self, session: SessionId, script: Sequence[Step]) -> None:
+        self._session = session
+        self.cancelled = asyncio.Event()
+        self.given = 0
+        self._queue: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
+        self._player = asyncio.create_task(self._play(script))
+
+    @property
+    def session(self) -> SessionId:
+        return self._session
+
+    async def _play(self, script: Sequence[Step]) -> None:
+        for step in script:
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            else:
+                self._queue.put_nowait(step)
+        self._queue.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[SessionEvent]:
+        while (event := await self._queue.get()) is not None and not self.cancelled.is_set():
+            self.given += 1
+            yield event
+
+    def cancel(self) -> None:
+        self._player.cancel()
+        self._queue.put_nowait(None)
+        self.cancelled.set()
+
+
+@dataclass
+class FakeNode:
+    """`scripts` are used up one per request; an error among them is raised by `generate`."""
+
+    views: tuple[ModelView, ...] = field(default_factory=lambda: (model(),))
+    scripts: list[Sequence[Step] | SwarmError] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=lambda: tiny_text.files(tiny_text.byte_level()))
+    orders: list[Order] = field(default_factory=list)
+    generations: list[FakeGeneration] = field(default_factory=list)
+    files_read: list[str] = field(default_factory=list)
+    notes: asyncio.Queue[Note] = field(default_factory=asyncio.Queue)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    file_error: SwarmError | None = None
+
+    def generate(self, order: Order) -> FakeGeneration:
+        self.orders.append(order)
+        script = self.scripts.pop(0)
+        if isinstance(script, SwarmError):
+            raise script
+        made = FakeGeneration(SessionId(f"{len(self.generations):016x}"), script)
+        self.generations.append(made)
+        return made
+
+    def models(self) -> tuple[ModelView, ...]:
+        return self.views
+
+    def snapshot(self) -> Snapshot:
+        return snapshot(self.views)
+
+    async def model_file(self, model_id: ModelId, name: str) -> bytes:
+        self.files_read.append(name)
+        if self.file_error is not None:
+            raise self.file_error
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name]
+
+    async def subscribe(self, limit: int) -> AsyncIterator[Note]:
+        while True:
+            yield await self.notes.get()
+
+    async def leave(self, grace_s: float) -> None:
+        self.left.set()
+
+
+def snapshot(views: tuple[ModelView, ...]) -> Snapshot:
+    info = ShardInfo(
+        views[0].spec.model_id,
+        LayerRange(0, 2),
+        True,
+        False,
+        CLASS,
+        ShardState.SERVING,
+        64,
+        4096,
+        32,
+    )
+    one = NodeView(
+        node=NodeId("a" * 32),
+        name="anna",
+        state=MemberState.ALIVE,
+        incarnation=Incarnation(3),
+        is_self=True,
+        linked=False,
+        addresses=(Address("192.168.1.5", 7000), Address("fe80::1", 7000)),
+        device="cpu",
+        memory_bytes=1 << 30,
+        shards=(ShardView(info, None),),
+        rtt_s=None,
+        goodput_bytes_s=None,
+        penalty_s=0.0,
+    )
+    two = replace(
+        one, node=NodeId("b" * 32), name="bert", is_self=False, linked=True, rtt_s=0.0012, shards=()
+    )
+    session = SessionView(
+        SessionId("5" * 16), views[0].spec.name, route("a", "b"), 17, Epoch(2), 1, "running"
+    )
+    return Snapshot(
+        node=one.node,
+        name=one.name,
+        version="0.1.0",
+        swarm="tag",
+        is_open=False,
+        nodes=(one, two),
+        models=views,
+        sessions=(session,),
+        hops=(),
+        kv_used_bytes=10,
+        kv_capacity_bytes=4096,
+        foreign_swarms=("other",),
+    )
+
+
+@dataclass
+class Served:
+    """A running gateway: where it is and what it told."""
+
+    url: str
+    address: Address
+    gateway: Gateway
+    notes: list[Note]
+
+
+@asynccontextmanager
+async def serving(
+    node: FakeNode, config: GatewayConfig | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Served]:
+    """A gateway on a free port. Time stands still but for a tick with every look at the clock."""
+    ticks = itertools.count()
+    notes: list[Note] = []
+    sources = Sources(lambda: next(ticks) / 1000, lambda: 1_700_000_000.0, lambda: 4242)
+    gateway = Gateway(node, config or GatewayConfig(), sources, notes.append, TOKEN)
+    address = await gateway.start(host, 0)
+    reached = Address("127.0.0.1", address.port)
+    try:
+        yield Served(f"http://{reached}", reached, gateway, notes)
+    finally:
+        await gateway.stop()

@@ -1,0 +1,230 @@
+"""Request bodies: what is taken, what is refused and by which name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_node import END, spec
+
+from swarm.config import GatewayConfig
+from swarm.errors import RequestError
+from swarm.gateway.openai import Call, Endpoint, order_of, parse
+
+CONFIG = GatewayConfig()
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+def chat(**fields: Any) -> Call:
+    body = {"model": "m", "messages": HELLO} | fields
+    return parse(Endpoint.CHAT, json.dumps(body).encode(), CONFIG)
+
+
+def completion(**fields: Any) -> Call:
+    body = {"model": "m", "prompt": "hi"} | fields
+    return parse(Endpoint.COMPLETION, json.dumps(body).encode(), CONFIG)
+
+
+def refused(call: Any, **fields: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        call(**fields)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def test_a_plain_request_has_the_defaults_of_openai() -> None:
+    call = chat()
+    assert (call.sampling.temperature, call.sampling.top_p, call.sampling.top_k) == (1.0, 1.0, 0)
+    assert call.max_tokens is None and call.sampling.logprobs is None and not call.seed_given
+    assert not (call.stream or call.include_usage or call.ignore_eos or call.return_token_ids)
+    assert chat(temperature=None, stop=None, n=None, tools=None, seed=None) == call
+
+
+def test_all_settings_arrive() -> None:
+    call = completion(
+        max_tokens=7, temperature=0, top_p=0.5, top_k=9, seed=11, stop=["a", "b"], n=1, logprobs=3,
+        stream=True, stream_options={"include_usage": True}, ignore_eos=True,
+        return_token_ids=True, user="someone",
+    )  # fmt: skip
+    sampling = call.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0, 0.5, 9, 11)
+    assert (call.max_tokens, sampling.logprobs, call.stop) == (7, 3, ("a", "b"))
+    assert call.stream and call.include_usage and call.ignore_eos and call.return_token_ids
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 6}, 6),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, 6),
+    ],
+)
+def test_a_chats_token_limit_has_two_names(fields: dict[str, int], limit: int) -> None:
+    assert chat(**fields).max_tokens == limit
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", None), ("model", 3), ("messages", None), ("messages", []), ("messages", "hi"),
+        ("messages", ["hi"]), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", "7"),
+        ("max_tokens", 1.5), ("max_completion_tokens", 0), ("temperature", -0.1),
+        ("temperature", 2.1), ("temperature", "hot"), ("temperature", True), ("top_p", 1.1),
+        ("top_p", -1), ("top_k", -2), ("top_k", 1 << 40), ("seed", 1 << 63), ("seed", "x"),
+        ("n", 2), ("n", 0), ("n", "1"), ("stop", 3), ("stop", ["a"] * 5), ("stop", ""),
+        ("stop", ["a", ""]), ("stop", [1]), ("stop", "x" * 257), ("stream", "yes"),
+        ("stream_options", {"include_usage": True}), ("stream_options", 1), ("logprobs", 2),
+        ("top_logprobs", 2), ("ignore_eos", 1), ("return_token_ids", "x"), ("user", 4),
+    ],
+)  # fmt: skip
+def test_a_bad_chat_field_is_named(field: str, value: Any) -> None:
+    assert (refused(chat, **{field: value}).param or "").split(".")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", None), ("prompt", 3), ("prompt", ["a", "b"]), ("prompt", [[1], [2]]),
+        ("prompt", [1, "a"]), ("prompt", [1.5]), ("prompt", [True]), ("logprobs", True),
+        ("logprobs", -1), ("logprobs", 21), ("n", 2),
+    ],
+)  # fmt: skip
+def test_a_bad_completion_field_is_named(field: str, value: Any) -> None:
+    assert refused(completion, **{field: value}).param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]),
+        ("response_format", {"type": "json_object"}), ("presence_penalty", 0.1),
+        ("frequency_penalty", -1), ("logit_bias", {"5": 1}), ("modalities", ["text", "audio"]),
+        ("reasoning_effort", "low"), ("suffix", "x"), ("echo", True), ("best_of", 2),
+        ("min_p", 0.1), ("repetition_penalty", 1.1), ("stop_token_ids", [1]),
+    ],
+)  # fmt: skip
+def test_a_field_that_would_change_the_answer_is_refused(field: str, value: Any) -> None:
+    for call in (chat, completion):
+        error = refused(call, **{field: value})
+        assert error.param == field and "not supported" in str(error)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}},
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "best_of": 1},
+        {"echo": False, "suffix": "", "modalities": ["text"], "min_p": 0},
+        {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "of_tomorrow": 1},
+    ],
+)
+def test_fields_that_ask_for_nothing_pass(fields: dict[str, Any]) -> None:
+    assert chat(**fields) == chat()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"3", b"{", b'{"a": NaN}', b"\xff\xfe", b"[" * 100_000, b'{"model": "\\ud800"}'],
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    for endpoint in Endpoint:
+        with pytest.raises(RequestError) as caught:
+            parse(endpoint, body, CONFIG)
+        assert caught.value.status == 400 and len(str(caught.value)) < 400
+
+
+def test_content_parts_are_joined_and_nulls_left_out() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "user", "content": parts, "name": None},
+        {"role": "assistant", "content": None, "tool_calls": []},
+    ]
+    assert chat(messages=messages).prompt == (
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "content"),
+        ({"role": "user", "content": [3]}, "content"),
+        ({"role": "user", "content": 3}, "content"),
+        ({"content": "x"}, "role"),
+        ({"role": "assistant", "tool_calls": [{}]}, "tool_calls"),
+    ],
+)
+def test_a_message_that_cannot_be_shown_is_named(message: Any, param: str) -> None:
+    assert refused(chat, messages=[*HELLO, message]).param == f"messages.1.{param}"
+
+
+@pytest.mark.parametrize("prompt", ["hi", ["hi"]])
+def test_a_single_string_is_a_prompt(prompt: Any) -> None:
+    assert completion(prompt=prompt).prompt == "hi"
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2]]])
+def test_ids_are_a_prompt(prompt: Any) -> None:
+    assert completion(prompt=prompt).prompt == (1, 2)
+
+
+def test_no_nucleus_at_all_means_the_likeliest_token() -> None:
+    assert (completion(top_p=0).sampling.top_k, completion(top_p=0).sampling.top_p) == (1, 1.0)
+    assert completion(top_k=-1).sampling.top_k == 0
+
+
+def test_chat_logprobs_need_their_switch() -> None:
+    assert chat(logprobs=True).sampling.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=5).sampling.logprobs == 5
+    assert chat(logprobs=False).sampling.logprobs is None
+    assert completion(logprobs=0).sampling.logprobs == 0
+    assert refused(chat, logprobs=True, top_logprobs=21).param == "top_logprobs"
+
+
+def test_the_order_has_the_clients_seed_or_a_drawn_one() -> None:
+    model = spec()
+    assert order_of(completion(seed=7), model, (1,), 99, CONFIG).sampling.seed == 7
+    assert order_of(completion(seed=0), model, (1,), 99, CONFIG).sampling.seed == 0
+    assert order_of(completion(), model, (1,), 99, CONFIG).sampling.seed == 99
+    assert 0 <= order_of(completion(seed=-1), model, (1,), 99, CONFIG).sampling.seed < 1 << 63
+
+
+def test_the_order_stops_at_the_models_end_unless_told_not_to() -> None:
+    assert order_of(completion(), spec(), (1,), 0, CONFIG).stop_ids == {END}
+    assert order_of(completion(ignore_eos=True), spec(), (1,), 0, CONFIG).stop_ids == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "given"), [(10, 54, 54), (10, None, 54), (63, None, 1), (1, 1, 1)]
+)
+def test_tokens_fit_the_context(prompt: int, asked: int | None, given: int) -> None:
+    order = order_of(completion(max_tokens=asked), spec(context=64), (1,) * prompt, 0, CONFIG)
+    assert order.max_tokens == given
+
+
+def test_a_generous_context_leaves_the_default_limit() -> None:
+    order = order_of(completion(), spec(context=10**6), (1,), 0, CONFIG)
+    assert order.max_tokens == CONFIG.max_tokens_default
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "param"),
+    [(10, 55, "max_tokens"), (64, None, "prompt"), (64, 1, "prompt"), (100, None, "prompt")],
+)
+def test_too_much_is_refused_with_the_limit(prompt: int, asked: int | None, param: str) -> None:
+    call = completion(max_tokens=asked)
+    with pytest.raises(
+        RequestError, match=r"context of tiny is 64 tokens.*in the prompt"
+    ) as caught:
+        order_of(call, spec(context=64), (1,) * prompt, 0, CONFIG)
+    assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("ids", [(), (400,), (5, -1), (1 << 70,)])
+def test_empty_prompts_and_foreign_ids_are_refused(ids: tuple[int, ...]) -> None:
+    with pytest.raises(RequestError, match="empty|outside the vocabulary") as caught:
+        order_of(completion(), spec(), ids, 0, CONFIG)
+    assert caught.value.param == "prompt"
