@@ -46,6 +46,8 @@ class Inspected(Message):
     manifest_path: str
     path: str = ""
     """The path that was asked for in `Inspect`."""
+    memory_bytes: int = 0
+    """What weights, KV and activations may take on the worker's device; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
