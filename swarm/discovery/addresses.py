@@ -1,0 +1,256 @@
+"""Where members may be reached, and whom to dial next. Pure.
+
+Sources only propose; a link proves. A candidate is a node known by its id, or an endpoint whose
+node is not known yet. Absent ones are tried for ever, ever more slowly, never two dials at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from swarm.config import DiscoveryConfig
+from swarm.effects import Dial, Effect
+from swarm.terms import Address, NodeId
+
+DIAL_PATIENCE_S = 8.0
+"""A dial whose outcome nobody reports counts as failed after this time."""
+PROMPT_S = 0.05
+"""News of an absent node is acted on within about this time, unless it was just tried."""
+ENDPOINTS_MAX = 256
+NODES_MAX = 1024
+
+Key = NodeId | Address
+
+
+class Source(Enum):
+    """Where an address was learnt."""
+
+    SEED = "seed"
+    """The operator named it: it is never dropped for want of room."""
+    REMEMBERED = "remembered"
+    MDNS = "mdns"
+    GOSSIP = "gossip"
+    LINK = "link"
+    """A link was up there."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    key: Key
+    addresses: list[Address] = field(default_factory=list)
+    """Best first: those that worked, then the newest sightings."""
+    is_linked: bool = False
+    is_remembered: bool = False
+    failures: int = 0
+    tried_at: float | None = None
+    dial_at: float | None = None
+    """When to dial next; None while linked."""
+    is_dialling: bool = False
+    proven: Address | None = None
+    """Where the present link was dialled."""
+    linked_order: int = 0
+    """Rises with each link; remembered peers are sorted by it."""
+
+
+class AddressBook:
+    """Facts come in as methods; `tick` says whom to dial."""
+
+    def __init__(self, me: NodeId, config: DiscoveryConfig, rng: Random) -> None:
+        self._me = me
+        self._config = config
+        self._rng = rng
+        self._own: frozenset[Address] = frozenset()
+        self._seeds: set[Address] = set()
+        self._candidates: dict[Key, _Candidate] = {}
+        self._link_count = 0
+
+    # ------------------------------------------------------------ facts
+
+    def own_addresses(self, addresses: tuple[Address, ...]) -> None:
+        """Where this node itself listens: never dialled."""
+        self._own |= frozenset(addresses)
+
+    def reached_self(self, address: Address) -> None:
+        """A dial to `address` ended at this very node."""
+        self._own |= {address}
+        self._candidates.pop(address, None)
+
+    def sighted(
+        self, node: NodeId | None, addresses: tuple[Address, ...], source: Source, now: float
+    ) -> None:
+        """Somebody says that `node` (None: an unknown member) may be reached at `addresses`."""
+        usable = [address for address in addresses if self._is_usable(address, node)]
+        if node == self._me or not usable:
+            return
+        if source is Source.SEED:
+            self._seeds |= set(usable)
+        if node is None:
+            for address in usable:
+                self._endpoint_sighted(address, source, now)
+            return
+        candidate = self._candidate(node)
+        if candidate is None:
+            return
+        for address in usable:
+            self._absorb(candidate, address)
+        fresh = [address for address in usable if address not in candidate.addresses]
+        stays = [address for address in candidate.addresses if address not in usable]
+        self._set_addresses(candidate, [*usable, *stays])
+        if fresh or source is Source.MDNS:
+            self._hasten(candidate, now, fresh=bool(fresh))
+
+    def link_up(self, node: NodeId, address: Address | None, now: float) -> None:
+        """`node` is linked; `address` is where it was dialled (None: it dialled us).
+
+        Also for a dial that reached a node which is linked already.
+        """
+        candidate = self._candidate(node, is_linked=True)
+        if candidate is None:
+            return
+        self._link_count += 1
+        candidate.is_linked, candidate.linked_order = True, self._link_count
+        candidate.failures, candidate.dial_at, candidate.is_dialling = 0, None, False
+        candidate.tried_at = now
+        if address is None:
+            return
+        self._absorb(candidate, address)
+        for other in self._candidates.values():
+            if other is not candidate and address in other.addresses:
+                other.addresses.remove(address)
+                self._dial_missed(other, now)
+        others = [known for known in candidate.addresses if known != address]
+        self._set_addresses(candidate, [address, *others])
+        candidate.proven = address
+
+    def link_down(self, node: NodeId, now: float) -> None:
+        """The link to `node` is gone: try to find it again."""
+        candidate = self._candidates.get(node)
+        if candidate and candidate.is_linked:
+            candidate.is_linked, candidate.proven = False, None
+            candidate.dial_at = now + self._pause_s(candidate)
+
+    def dial_failed(self, dial: Dial, now: float) -> None:
+        """None of the addresses of a `Dial` of this book led to a member."""
+        for candidate in self._candidates.values():
+            if set(candidate.addresses) & set(dial.addresses):
+                self._dial_missed(candidate, now)
+
+    def network_changed(self, now: float) -> None:
+        """Own interfaces changed or the machine woke up: everybody absent is worth a try."""
+        for candidate in self._candidates.values():
+            self._hasten(candidate, now, fresh=True)
+
+    # ------------------------------------------------------------ time
+
+    def tick(self, now: float) -> list[Effect]:
+        """The dials that are due, all addresses of a node in one."""
+        effects: list[Effect] = []
+        for candidate in self._candidates.values():
+            if candidate.dial_at is None or now < candidate.dial_at:
+                continue
+            if candidate.is_dialling:
+                candidate.failures += 1
+            if not candidate.addresses:
+                candidate.dial_at = None
+                continue
+            candidate.tried_at, candidate.is_dialling = now, True
+            candidate.dial_at = now + max(DIAL_PATIENCE_S, self._pause_s(candidate))
+            expected = None if isinstance(candidate.key, Address) else candidate.key
+            effects.append(Dial(tuple(candidate.addresses), expected))
+        return effects
+
+    def next_deadline(self) -> float | None:
+        times = (candidate.dial_at for candidate in self._candidates.values())
+        return min((t for t in times if t is not None), default=None)
+
+    # ------------------------------------------------------------ views
+
+    def remembered(self) -> tuple[Address, ...]:
+        """The best address of each node: linked now, linked before, remembered from last time."""
+        known = [c for c in self._candidates.values() if c.addresses]
+        known = [c for c in known if c.linked_order or c.is_remembered]
+        known.sort(key=lambda c: (not c.is_linked, -c.linked_order))
+        best = [candidate.addresses[0] for candidate in known]
+        return tuple(dict.fromkeys(best))[: self._config.remembered_peers_max]
+
+    def addresses_of(self, node: NodeId) -> tuple[Address, ...]:
+        candidate = self._candidates.get(node)
+        return tuple(candidate.addresses) if candidate else ()
+
+    # ------------------------------------------------------------ inner moves
+
+    def _endpoint_sighted(self, address: Address, source: Source, now: float) -> None:
+        if any(address in candidate.addresses for candidate in self._candidates.values()):
+            return
+        endpoints = sum(isinstance(key, Address) for key in self._candidates)
+        if endpoints >= ENDPOINTS_MAX and source is not Source.SEED:
+            return
+        candidate = _Candidate(address, [address])
+        candidate.is_remembered = source is Source.REMEMBERED
+        self._candidates[address] = candidate
+        self._hasten(candidate, now, fresh=True)
+
+    def _candidate(self, node: NodeId, *, is_linked: bool = False) -> _Candidate | None:
+        """The node's entry, made if there is room; linked nodes always have room."""
+        known = self._candidates.get(node)
+        if known or node == self._me:
+            return known
+        if len(self._candidates) >= NODES_MAX:
+            absent = [c for c in self._candidates.values() if self._is_dispensable(c)]
+            if not absent:
+                return None
+            worst = max(absent, key=lambda c: c.failures)
+            if not is_linked and worst.failures == 0:
+                return None
+            del self._candidates[worst.key]
+        self._candidates[node] = _Candidate(node)
+        return self._candidates[node]
+
+    def _absorb(self, candidate: _Candidate, address: Address) -> None:
+        """An endpoint turns out to be this node's."""
+        endpoint = self._candidates.pop(address, None)
+        if endpoint is None:
+            return
+        if address not in candidate.addresses:
+            candidate.addresses.append(address)
+
+    def _is_usable(self, address: Address, node: NodeId | None) -> bool:
+        """Not ours, and not where somebody else is linked at this moment."""
+        if address in self._own:
+            return False
+        taken = (c for c in self._candidates.values() if c.proven == address)
+        return all(candidate.key == node for candidate in taken)
+
+    def _is_dispensable(self, candidate: _Candidate) -> bool:
+        return not candidate.is_linked and not self._seeds & set(candidate.addresses)
+
+    def _set_addresses(self, candidate: _Candidate, addresses: list[Address]) -> None:
+        """Keep the best ones; what the operator named stays in any case."""
+        limit = self._config.addresses_per_peer_max
+        named = [address for address in addresses[limit:] if address in self._seeds]
+        candidate.addresses = addresses[:limit] + named
+
+    def _dial_missed(self, candidate: _Candidate, now: float) -> None:
+        if candidate.is_dialling:
+            candidate.is_dialling = False
+            candidate.failures += 1
+            candidate.dial_at = now + self._pause_s(candidate)
+
+    def _hasten(self, candidate: _Candidate, now: float, *, fresh: bool) -> None:
+        """Try an absent node soon; `fresh` news starts its pauses from the shortest again."""
+        if candidate.is_linked or candidate.is_dialling:
+            return
+        if fresh:
+            candidate.failures = 0
+        soon = now + PROMPT_S * self._rng.random()
+        if candidate.tried_at is not None:
+            soon = max(soon, candidate.tried_at + self._config.redial_min_s)
+        candidate.dial_at = soon if candidate.dial_at is None else min(candidate.dial_at, soon)
+
+    def _pause_s(self, candidate: _Candidate) -> float:
+        """Doubling pauses, spread by half to either side so that nodes do not dial in step."""
+        steps = min(candidate.failures, 16)
+        pause_s = min(self._config.redial_max_s, self._config.redial_min_s * (1 << steps))
+        return pause_s * (0.5 + self._rng.random())
