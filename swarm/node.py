@@ -175,17 +175,18 @@ class NodeCore:
 
     # ------------------------------------------------------------ links
 
-    def link_up(self, peer: NodeId, incarnation: Incarnation, address: Address, now: float) -> None:
+    def link_up(
+        self, peer: NodeId, incarnation: Incarnation, address: Address | None, now: float
+    ) -> None:
+        """`address`: where the peer was dialled; None when it dialled us."""
         self._links[peer] = None
         self._gossip.link_up(peer, incarnation, now)
         self._book.link_up(peer, address, now)
-        self._tell("link.up", peer=short(peer), address=str(address or "inbound"))
         self._out.append(SavePeers(self._book.remembered()))
         self._settle(now)
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
         self._links.pop(peer, None)
-        self._tell("link.down", peer=short(peer), cause=cause)
         self._vigil.forget(peer)
         self._gossip.link_down(peer, orderly, now)
         self._book.link_down(peer, now)

@@ -192,7 +192,7 @@ class NodeIo:
     ) -> None:
         self._tell(note("link.dial_failed", Level.DEBUG, reason=reason,
                         addresses=",".join(map(str, addresses))))  # fmt: skip
-        if SELF_DIALLED in reason:
+        if SELF_DIALLED in reason and expected is None:
             self._core.reached_self(addresses, self._parts.clock())
         else:
             self._core.dial_failed(addresses, expected, self._parts.clock())

@@ -1,0 +1,362 @@
+"""The composition root: builds the real parts of one node, runs them, takes them down.
+
+Nothing else builds a transport, a clock, a worker client or a gateway (the simulator builds its
+own). `run` is what `swarm join` calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from swarm.config import Config, load_config
+from swarm.console_io import Console
+from swarm.discovery.announcement import Announcement
+from swarm.discovery.interfaces import Interface, announced_addresses
+from swarm.discovery.interfaces_io import InterfaceWatch
+from swarm.discovery.invite import invite_line
+from swarm.discovery.mdns_io import Mdns
+from swarm.errors import ConfigError
+from swarm.gateway.http_io import Gateway
+from swarm.gateway.sources import Sources
+from swarm.gossip.sealing import Signer
+from swarm.home_io import Home
+from swarm.hosting import Budget, Hosting, Wish
+from swarm.link.handshake import Credentials
+from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey, node_id_of, verify
+from swarm.link.tcp_io import Surroundings, TcpLinks
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
+from swarm.node import About, NodeCore
+from swarm.node_io import NodeIo, Parts
+from swarm.options import JoinOptions
+from swarm.shard.worker_client_io import WorkerClient
+from swarm.terms import Address, Incarnation, ModelId, NodeId
+
+RECORD_DOMAIN = b"gossip record"
+MEMORY_SHARE = 0.7
+"""Of the memory free at start, where the owner sets no `--memory`."""
+LEAVE_GRACE_S = 10.0
+LISTEN_ANY = "0.0.0.0"  # noqa: S104
+FOREIGN_LISTEN_S = 1.5
+"""How long a first start listens for swarms that it might have been meant to join."""
+
+
+def run(options: JoinOptions) -> int:
+    """Run a node until it is told to leave; the exit status. Raises ConfigError before it runs."""
+    home = Home(options.home)
+    config = _config(home, options)
+    lock = home.lock()
+    console = Console(as_json_lines=options.log_json)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_main(options, home, config, console))
+    finally:
+        os.close(lock)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+
+    return new_loop
+
+
+def _config(home: Home, options: JoinOptions) -> Config:
+    shard: dict[str, Any] = {}
+    for name in ("device", "dtype", "threads", "memory_bytes"):
+        value = getattr(options, name)
+        if value is not None:
+            shard[name] = value
+    flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}}
+    if not options.mdns:
+        flags["discovery"]["mdns"] = False
+    return load_config(home.config_text, os.environ, flags)
+
+
+async def _main(options: JoinOptions, home: Home, config: Config, console: Console) -> int:
+    key = await _swarm_key(options, home, config, console)
+    node = _Node(options, home, config, console, key)
+    await node.start()
+    try:
+        return await node.until_told_to_leave()
+    finally:
+        await node.stop()
+
+
+# -------------------------------------------------------------------- the swarm's key
+
+
+async def _swarm_key(
+    options: JoinOptions, home: Home, config: Config, console: Console
+) -> SwarmKey:
+    """Given, kept from before, or (on first use) asked for or drawn afresh."""
+    if options.open_swarm:
+        console.say("Joining the open swarm: anyone on this network may join, and nodes that serve "
+                    "layers can read what passes through them.")  # fmt: skip
+        return OPEN_SWARM_KEY
+    if options.key is not None:
+        key = SwarmKey.parse(options.key)
+        home.save_swarm_key(key)
+        return key
+    kept = home.swarm_key()
+    if kept is not None:
+        return kept
+    heard = await _foreign_swarms(config) if config.discovery.mdns else {}
+    for tag, name in heard.items():
+        console.say(f"Heard swarm {tag} (node {name}), for which there is no key here.")
+    asked = _asked_key() if heard and sys.stdin.isatty() else None
+    key = asked or SwarmKey.generate(secrets.token_bytes)
+    home.save_swarm_key(key)
+    console.say("On the other machines, type:  " + invite_line(key.text))
+    return key
+
+
+def _asked_key() -> SwarmKey | None:
+    text = input("Key of that swarm (empty: start a new one): ").strip()
+    return SwarmKey.parse(text) if text else None
+
+
+async def _foreign_swarms(config: Config) -> dict[str, str]:
+    """Swarms that announce themselves on this network now."""
+    heard: dict[str, str] = {}
+
+    class Ear:
+        def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
+            """Nobody can be of a swarm that does not exist yet."""
+
+        def foreign_swarm(self, tag: str, name: str) -> None:
+            heard[tag] = name
+
+    nobody = Announcement(NodeId(""), "", "", Address(LISTEN_ANY, 0), PROTOCOL_MIN, PROTOCOL_MAX)
+    mdns = Mdns(nobody, config.discovery, Ear(), lambda entry: None, announce=False)
+    await mdns.start()
+    await asyncio.sleep(FOREIGN_LISTEN_S)
+    await mdns.stop()
+    return heard
+
+
+# -------------------------------------------------------------------- the node
+
+
+class _LocalCheckpoints:
+    """Text files of this node's checkpoints: they lie beside the manifest."""
+
+    def __init__(self) -> None:
+        self.core: NodeCore | None = None
+
+    async def read(self, model_id: ModelId, name: str) -> bytes | None:
+        known = self.core.manifests().get(model_id) if self.core is not None else None
+        if known is None:
+            return None
+        file = Path(known[1]).with_name(name)
+        return await asyncio.to_thread(_read, file)
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+class _Disk:
+    """`node_io.Store` over the home folder."""
+
+    def __init__(self, home: Home, told: Callable[[Incarnation], None]) -> None:
+        self._home = home
+        self._told = told
+
+    def save_incarnation(self, incarnation: int) -> None:
+        self._home.save_incarnation(incarnation)
+        self._told(Incarnation(incarnation))
+
+    def save_peers(self, addresses: tuple[Address, ...]) -> None:
+        self._home.save_peers(addresses)
+
+
+class _Node:
+    """All parts of one running node."""
+
+    def __init__(
+        self,
+        options: JoinOptions,
+        home: Home,
+        config: Config,
+        console: Console,
+        key: SwarmKey,
+    ) -> None:
+        self._options = options
+        self._home = home
+        self._config = config
+        self._console = console
+        self._key = key
+        self._identity = Identity(home.node_seed(secrets.token_bytes))
+        self._incarnation = Incarnation(home.next_incarnation())
+        self._name = options.name or socket.gethostname()
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        options, config = self._options, self._config
+        loop = asyncio.get_running_loop()
+        watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
+        surroundings = Surroundings(loop.time, secrets.token_bytes, self._console.note)
+        credentials = Credentials(self._identity, self._key, self._incarnation)
+        events = _Late()
+        self._links = TcpLinks(credentials, config.link, events, surroundings)
+        self._bound = await self._listen()
+        addresses = self._addresses(watch.interfaces)
+        self._io = self._node_io(loop, addresses, events)
+        events.target = self._io
+        self._io.attach(self._links)
+        await self._start_gateway()
+        self._io.start(options.peers, self._home.peers())
+        self._stack.push_async_callback(self._io.stop)
+        if config.discovery.mdns:
+            await self._start_mdns()
+        self._watching = loop.create_task(watch.run())
+
+    async def until_told_to_leave(self) -> int:
+        """Ctrl-C, a termination signal, or `swarm leave`."""
+        loop = asyncio.get_running_loop()
+        asked = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(number, asked.set)
+        by_signal = loop.create_task(asked.wait())
+        by_command = loop.create_task(self._io.left.wait())
+        by_signal.add_done_callback(lambda _: by_command.cancel())
+        by_command.add_done_callback(lambda _: by_signal.cancel())
+        await asyncio.gather(by_signal, by_command, return_exceptions=True)
+        if asked.is_set():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with contextlib.suppress(NotImplementedError):
+                    loop.remove_signal_handler(number)
+            self._console.say("Leaving; press Ctrl-C again to stop at once.")
+            await self._io.leave(LEAVE_GRACE_S)
+        return 0
+
+    async def stop(self) -> None:
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        self._home.forget_gateway()
+        await self._stack.aclose()
+        await self._links.close_all("the node stops")
+
+    # ------------------------------------------------------------ building
+
+    def _node_io(
+        self, loop: asyncio.AbstractEventLoop, addresses: tuple[Address, ...], events: _Late
+    ) -> NodeIo:
+        memory = self._config.shard.memory_bytes or int(
+            psutil.virtual_memory().available * MEMORY_SHARE
+        )
+        wishes = [
+            Wish(str(Path(path).resolve()), Path(path).resolve().name, self._options.layers)
+            for path in self._options.model
+        ]
+        me = self._identity.node_id
+        budget = Budget.of(memory, self._config.shard)
+        cache = str(self._home.cache)
+        hosting = Hosting(me, wishes, budget, self._config.shard, cache)
+        about = About(
+            node=me,
+            name=self._name,
+            version=version("swarm"),
+            swarm_tag=self._key.tag,
+            is_open=self._key.is_open,
+            memory_bytes=memory if wishes else 0,
+            addresses=addresses,
+        )
+        rng = random.Random(secrets.randbits(64))
+        core = NodeCore(about, self._config, self._signer(), self._incarnation, hosting, rng)
+        files = _LocalCheckpoints()
+        files.core = core
+        parts = Parts(
+            loop=loop,
+            clock=loop.time,
+            entropy=secrets.token_bytes,
+            worker=WorkerClient(self._config.shard, events),
+            store=_Disk(self._home, self._links.set_incarnation),
+            files=files,
+            sink=self._console.note,
+        )
+        return NodeIo(core, parts)
+
+    def _signer(self) -> Signer:
+        return Signer(
+            swarm_tag=self._key.tag.encode(),
+            public_key=self._identity.public_key,
+            sign=lambda data: self._identity.sign(RECORD_DOMAIN, data),
+            verify=lambda public_key, data, signature: verify(
+                public_key, RECORD_DOMAIN, data, signature
+            ),
+            node_id_of=node_id_of,
+        )
+
+    async def _listen(self) -> Address:
+        wanted = self._options.listen or Address(LISTEN_ANY, 0)
+        try:
+            return await self._links.listen(wanted.host, wanted.port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {wanted}: {error.strerror or error}") from error
+
+    def _addresses(self, interfaces: tuple[Interface, ...]) -> tuple[Address, ...]:
+        limit = self._config.discovery.addresses_per_peer_max
+        return announced_addresses(interfaces, self._bound, limit)
+
+    def _interfaces_changed(self, interfaces: tuple[Interface, ...]) -> None:
+        self._io.addresses_changed(self._addresses(interfaces))
+
+    async def _start_gateway(self) -> None:
+        token = secrets.token_hex(16)
+        sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31))
+        gateway = Gateway(self._io, self._config.gateway, sources, self._console.note, token)
+        wanted = self._options.gateway
+        bound = await gateway.start(
+            wanted.host if wanted else None, wanted.port if wanted else None
+        )
+        self._stack.push_async_callback(gateway.stop)
+        url = f"http://{bound}"
+        self._home.save_gateway(url, token)
+        self._console.say(f"Node {self._identity.node_id[:8]} listens for peers on {self._bound}.")
+        self._console.say(f"Gateway: {url}/v1  (OpenAI's API; `swarm chat` talks to it)")
+
+    async def _start_mdns(self) -> None:
+        announcement = Announcement(
+            node=self._identity.node_id,
+            tag=self._key.tag,
+            name=self._name,
+            listen=self._bound,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+        )
+        mdns = Mdns(announcement, self._config.discovery, self._io, self._console.note)
+        await mdns.start()
+        self._stack.push_async_callback(mdns.stop)
+
+
+class _Late:
+    """Stands for the node while its own parts are built; nothing happens before it is there."""
+
+    target: NodeIo
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.target, name)

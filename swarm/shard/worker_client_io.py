@@ -1,0 +1,216 @@
+"""The daemon's side of its worker: starts the process, talks over a socketpair, tells when it ends.
+
+Never blocks the loop and never imports torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, cast
+
+import swarm
+from swarm.config import ShardConfig
+from swarm.errors import LocalProtocolError, RemoteProtocolError
+from swarm.messages import Message
+from swarm.shard.frames import FrameReader, pack
+
+STOP_GRACE_S = 2.0
+"""A worker that is asked to go and is in the middle of something long is killed after this."""
+SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
+"""A chunk of a prompt goes over in one piece; the system may grant less."""
+_STDERR_TAIL_CHARACTERS = 4096
+
+
+class WorkerEvents(Protocol):
+    def worker_message(self, message: Message) -> None: ...
+
+    def worker_lost(self, reason: str) -> None:
+        """Once per start, unless it was stopped; `reason` in plain words."""
+
+
+class WorkerPort(Protocol):
+    """A worker as a node sees it."""
+
+    async def start(self) -> None:
+        """Start it (again, after it was lost). Raises OSError when that fails."""
+
+    def send(self, message: Message) -> None:
+        """Dropped while no worker runs: its loss was told, or is about to be."""
+
+    async def stop(self) -> None:
+        """End it; no event comes any more. Idempotent."""
+
+
+class WorkerClient:
+    """The real one. `log` gets each line that the process writes on stderr."""
+
+    def __init__(
+        self,
+        config: ShardConfig,
+        events: WorkerEvents,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._events = events
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: _Channel | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs, else None."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        if self._process is not None:
+            raise LocalProtocolError("the worker runs already")
+        self._stopping = False
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await self._spawn(theirs)
+            _enlarge(ours)
+            channel = _Channel(self._events.worker_message, self._broken)
+            await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self._channel = channel
+        self._watch = asyncio.get_running_loop().create_task(self._watch_process(self._process))
+
+    def send(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        process, watch = self._process, self._watch
+        if process is None or watch is None:
+            return
+        if self._channel is not None:
+            self._channel.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(watch), STOP_GRACE_S)
+        except TimeoutError:
+            _kill(process)
+            await watch
+
+    async def _spawn(self, theirs: socket.socket) -> asyncio.subprocess.Process:
+        _enlarge(theirs)
+        config = json.dumps(dataclasses.asdict(self._config))
+        descriptor = theirs.fileno()
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "swarm.shard.worker_io", str(descriptor), config, str(os.getpid()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(descriptor,),
+            env=_environment(),
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _broken(self, reason: str) -> None:
+        """The socket ended or cannot be understood: the process is of no use any more."""
+        if self._process is not None and not self._stopping:
+            _kill(self._process)
+
+    async def _watch_process(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        tail = await self._read_errors(process.stderr)
+        code = await process.wait()
+        if self._channel is not None:
+            self._channel.close()
+        self._process = self._channel = self._watch = None
+        if not self._stopping:
+            self._events.worker_lost(_reason(code, tail))
+
+    async def _read_errors(self, stream: asyncio.StreamReader) -> str:
+        """Until the process ends; returns the last line it wrote."""
+        tail = last = ""
+        while data := await stream.read(_STDERR_TAIL_CHARACTERS):
+            *lines, tail = (tail + data.decode(errors="replace")).split("\n")
+            tail = tail[-_STDERR_TAIL_CHARACTERS:]
+            for line in filter(str.strip, lines):
+                last = line
+                if self._log is not None:
+                    self._log(line)
+        return tail.strip() or last
+
+
+class _Channel(asyncio.BufferedProtocol):
+    """Frames on our end of the socketpair."""
+
+    def __init__(self, deliver: Callable[[Message], None], broken: Callable[[str], None]) -> None:
+        self._deliver = deliver
+        self._broken = broken
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, message: Message) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(pack(message))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            messages = self._reader.filled(nbytes)
+        except RemoteProtocolError as error:
+            self._broken(str(error))
+            self.close()
+            return
+        for message in messages:
+            self._deliver(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._broken("the socket to the worker closed")
+
+
+def _enlarge(end: socket.socket) -> None:
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+
+
+def _environment() -> dict[str, str]:
+    """The daemon's own, with this very code on the path, and nothing fetched from anywhere."""
+    roots = [str(Path(swarm.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, roots)),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
+    }
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """By the system call: `Process.kill` polls first, and so takes the exit code from the watcher."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _reason(code: int, last_line: str) -> str:
+    if code < 0:
+        return f"the worker was killed by {signal.Signals(-code).name}"
+    said = f": {last_line}" if last_line else ""
+    return f"the worker ended with exit code {code}{said}"
