@@ -60,7 +60,9 @@ def inspect(path: Path, cache: Path, gguf_texts: TextSource) -> Checkpoint:
     tensors: dict[str, TensorEntry] = {}
     for file in weight_files(path):
         tensors |= _hashes(file, cache, _safetensors_hashes)
-    texts = {name: (path / name).read_bytes() for name in rules.TEXT_NAMES if (path / name).exists()}
+    texts = {
+        name: (path / name).read_bytes() for name in rules.TEXT_NAMES if (path / name).exists()
+    }
     return _remember(path, cache, tensors, texts)
 
 

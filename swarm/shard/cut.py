@@ -26,7 +26,7 @@ _BORDER_PARAMETERS = frozenset(
         "position_bias", "cache", "cache_position", "past_key_values", "layer_past", "use_cache",
         "kwargs", "output_attentions", "output_router_logits", "alibi", "head_mask",
         "encoder_hidden_states", "encoder_attention_mask", "hidden_state", "conv_mask",
-        "attention_scaling",
+        "mamba_attention_mask", "attention_scaling",
     }
 )  # fmt: skip
 """What decoder layers take that each stage can make for itself. Any other argument carries
@@ -49,14 +49,16 @@ class Part:
 
     def covers(self, other: Part) -> bool:
         return (
-            self.layers.covers(other.layers) and self.embed >= other.embed and self.head >= other.head
+            self.layers.covers(other.layers)
+            and self.embed >= other.embed
+            and self.head >= other.head
         )
 
     def is_whole(self, layer_count: int) -> bool:
         return self == Part(LayerRange(0, layer_count), embed=True, head=True)
 
 
-class PassThrough(nn.Module):
+class PassThrough(nn.Module):  # type: ignore[misc]
     """Stands where a layer is not held. Has the layer's plain attributes (`attention_type`, ...)."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -78,7 +80,7 @@ class Border:
         self.rows_out: torch.Tensor | None = None
 
 
-class Gate(nn.Module):
+class Gate(nn.Module):  # type: ignore[misc]
     """Runs its layer if the call uses it; injects rows before the first, takes them after the last."""
 
     def __init__(self, layer: nn.Module, index: int, border: Border) -> None:
@@ -98,9 +100,11 @@ class Gate(nn.Module):
         if self._index == border.layers.start and border.rows_in is not None:
             hidden_states = border.rows_in
         output = self.layer(hidden_states, *args, **kwargs)
+        if not isinstance(output, torch.Tensor):
+            raise ShardError(f"{type(self.layer).__name__} gives more than rows: cannot be cut yet")
         if self._index == border.layers.stop - 1:
             border.rows_out = output
-        return output  # type: ignore[no-any-return]
+        return output
 
 
 def cut_class(base: type[Any], part: Part) -> type[Any]:

@@ -28,6 +28,7 @@ class ReservedLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
+        self.is_initialized: bool = False
         self._capacity = capacity
         self._length = 0
 

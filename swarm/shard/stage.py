@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def row_bytes(self) -> int:
-        return self.hidden_size * self.dtype.itemsize
+        return self.hidden_size * int(self.dtype.itemsize)
 
     @property
     def parameter_bytes(self) -> int:
@@ -65,12 +65,14 @@ class Stage:
         Raises ShardError when the stage does not hold it, or cannot be used in part.
         """
         if not self.part.covers(part):
-            raise ShardError(f"layers {part.layers} are not (all) held here: {self.part.layers} are")
+            raise ShardError(
+                f"layers {part.layers} are not (all) held here: {self.part.layers} are"
+            )
         if part != self.part:
             check_cuttable(self._model)
         return SessionCache(self.config, part, position_limit)
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def forward(
         self,
         rows: torch.Tensor,
@@ -89,7 +91,9 @@ class Stage:
             raise ShardError(f"rows start at {position}, the KV holds {cache.length} positions")
         part, count = cache.part, rows.shape[1]
         if position + count > cache.position_limit:
-            raise ShardError(f"position {position + count} is above the {cache.position_limit} reserved")
+            raise ShardError(
+                f"position {position + count} is above the {cache.position_limit} reserved"
+            )
         self._border.layers = part.layers
         self._border.rows_in = None if part.embed else rows
         try:
@@ -112,7 +116,7 @@ class Stage:
             arguments["position_ids"] = torch.arange(position, stop, device=self.device)[None]
         if cache.part.head and logit_rows:
             keep = torch.tensor(logit_rows, device=self.device)
-            return self._model(**arguments, logits_to_keep=keep).logits  # type: ignore[no-any-return]
+            return self._model(**arguments, logits_to_keep=keep).logits
         self._core(**arguments)
         if cache.part.head:
             return torch.empty((rows.shape[0], 0, self.vocab_size), device=self.device)

@@ -1,0 +1,62 @@
+"""What must be equal for two workers to compute the same bits, as one short string.
+
+It holds, in this order: device family and its instruction set or architecture; on a CPU its vendor
+too, since the math libraries choose kernels by it; dtype; weight quantization; our kernel set;
+attention implementation; torch and transformers versions; and on a CPU the number of threads, since
+they partition sums. Equal strings promise equal bits for equal calls, and nothing is promised
+otherwise. Cache sizes and library builds are not in it: machines of one torch wheel and one vendor
+and instruction set are taken as equal.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+import transformers
+
+from swarm.shard.stage import Stage
+from swarm.terms import NumericClass
+
+KERNEL_SET = "k1"
+"""Rises whenever a kernel of ours, or how the engine calls one, may change a bit."""
+
+
+def numeric_class(stage: Stage) -> NumericClass:
+    dtype = str(stage.dtype).removeprefix("torch.")
+    attention = stage.config._attn_implementation or "eager"
+    versions = f"torch{torch.__version__}-tf{transformers.__version__}"
+    parts = [_device(stage.device), dtype, "plain", KERNEL_SET, attention, versions]
+    if stage.device.type == "cpu":
+        parts.append(f"t{torch.get_num_threads()}")
+    return NumericClass("/".join(parts))
+
+
+def device_name(device: torch.device) -> str:
+    """For people."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    if device.type == "mps":
+        return f"{platform.machine()} GPU (mps)"
+    return f"{_cpu_field('model name') or platform.machine()} ({torch.get_num_threads()} threads)"
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"cuda-sm{major}{minor}"
+    if device.type == "mps":
+        return f"mps-{platform.machine()}"
+    amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
+    vendor = _cpu_field("vendor_id") or platform.machine()
+    return f"cpu-{vendor}-{torch.backends.cpu.get_cpu_capability()}{amx}"
+
+
+def _cpu_field(name: str) -> str | None:
+    """A field of the first processor in /proc/cpuinfo, where there is one."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return None
+    lines = (line.partition(":") for line in info.read_text().splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), None)

@@ -1,0 +1,266 @@
+"""The worker process: `python -m swarm.shard.worker_io FD CONFIG PARENT_PID`, started by the daemon.
+
+One thread: take in what the daemon says, run one slice, answer, again. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from swarm.config import ShardConfig
+from swarm.errors import ConfigError, ShardError
+from swarm.messages import (
+    Begin,
+    End,
+    FailureCode,
+    Inspect,
+    Inspected,
+    Load,
+    Loaded,
+    LoadProgress,
+    Message,
+    Run,
+    RunFailed,
+    WorkerFailed,
+)
+from swarm.notes import FieldValue, Level, as_text, note
+from swarm.shard import checkpoint as rules
+from swarm.shard.checkpoint_io import Checkpoint, inspect
+from swarm.shard.cut import Part
+from swarm.shard.engine import Engine, EngineLimits
+from swarm.shard.frames import FrameReader, pack
+from swarm.shard.gguf_io import gguf_texts
+from swarm.shard.host_io import give_memory_back, memory_budget, settle_in, use_threads
+from swarm.shard.load_io import (
+    choose_device,
+    choose_dtype,
+    load_stage,
+    quiet_transformers,
+    read_config,
+)
+from swarm.shard.numeric_class_io import device_name, numeric_class
+from swarm.shard.selfcheck import check_pieces, measure
+from swarm.shard.speed import SpeedTracker
+from swarm.shard.stage import Stage
+from swarm.terms import ModelId, SessionId
+
+DETAIL_CHARACTERS = 500
+"""Of an error's text: messages have a limit, and people too."""
+_JOIN_BYTES = 64 * 1024
+"""Frames below this are copied into one write; above, a copy costs more than a call."""
+
+
+class Worker:
+    """Serves one daemon over one socket, for any number of models on one device."""
+
+    def __init__(self, channel: socket.socket, config: ShardConfig) -> None:
+        self._channel = channel
+        self._config = config
+        self._reader = FrameReader()
+        self._device = choose_device(config.device)
+        self._budget_bytes = memory_budget(config.memory_bytes, self._device)
+        self._cache_dir = Path()
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._engines: dict[ModelId, Engine] = {}
+        self._homes: dict[SessionId, ModelId] = {}
+        self._freed = False
+
+    def serve(self) -> None:
+        """Until the daemon closes the socket."""
+        while self._receive():
+            for engine in self._engines.values():
+                self._send(engine.step())
+                self._send(engine.report())
+
+    @property
+    def _has_work(self) -> bool:
+        return any(engine.has_work for engine in self._engines.values())
+
+    # ------------------------------------------------------------ socket
+
+    def _receive(self) -> bool:
+        """Take in what has come; wait for something only when idle. False at the end."""
+        if self._freed and not self._has_work:
+            give_memory_back(self._device)
+            self._freed = False
+        wait = None if not self._has_work else 0.0
+        while select.select([self._channel], [], [], wait)[0]:
+            try:
+                count = self._channel.recv_into(self._reader.space())
+            except ConnectionResetError:
+                return False
+            if count == 0:
+                return False
+            for message in self._reader.filled(count):
+                self._send(self._handle(message))
+            wait = 0.0
+        return True
+
+    def _send(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if isinstance(message, RunFailed):
+                self._freed = True
+                log("worker.run_failed", session=message.session, detail=message.detail)
+            buffers = pack(message)
+            if sum(len(buffer) for buffer in buffers) < _JOIN_BYTES:
+                self._channel.sendall(b"".join(buffers))
+                continue
+            for buffer in buffers:
+                self._channel.sendall(buffer)
+
+    # ------------------------------------------------------------ orders
+
+    def _handle(self, message: Message) -> Iterable[Message]:
+        match message:
+            case Inspect():
+                return self._guarded(message.path, lambda: self._inspect(message))
+            case Load():
+                return self._guarded(message.path, lambda: self._load(message))
+            case Begin() | Run() | End():
+                return self._session_order(message)
+            case _:
+                log("worker.ignored", kind=type(message).__name__)
+                return []
+
+    def _guarded(self, path: str, work: Callable[[], Message]) -> list[Message]:
+        """What cannot be done is said in one sentence; the worker goes on."""
+        try:
+            return [work()]
+        except (ShardError, ConfigError, OSError) as error:
+            return [WorkerFailed(path, str(error)[:DETAIL_CHARACTERS])]
+        except (MemoryError, torch.OutOfMemoryError):
+            self._freed = True
+            return [WorkerFailed(path, f"{path} does not fit into the memory of {self._device}")]
+
+    def _inspect(self, order: Inspect) -> Inspected:
+        self._cache_dir = Path(order.cache_dir)
+        path = Path(order.path)
+        config = read_config(path)
+        found = inspect(path, self._cache_dir, gguf_texts)
+        filled = config.to_dict()
+        spec = rules.model_spec(found.model_id, order.name or path.stem, filled, found.texts)
+        element_bytes = self._dtype(config).itemsize
+        sizes = rules.weight_sizes(found.manifest.tensors, element_bytes)
+        log("worker.inspected", model=spec.name, model_id=found.model_id)
+        return Inspected(
+            spec=spec,
+            layer_weight_bytes=sizes.largest_layer,
+            embed_weight_bytes=sizes.embed,
+            head_weight_bytes=sizes.head,
+            kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(filled, element_bytes),
+            manifest_path=str(found.manifest_path),
+            path=order.path,
+            memory_bytes=self._budget_bytes,
+        )
+
+    def _load(self, order: Load) -> Loaded:
+        """Check the identity once more, read the weights, prove the pieces, take the time."""
+        path, part = Path(order.path), Part(order.layers, order.embed, order.head)
+        found = inspect(path, self._cache_dir, gguf_texts)
+        if found.model_id != order.model_id:
+            raise ShardError(f"{path} is not the model that was announced: its files have changed")
+        self._drop(order.model_id)
+        self._send([LoadProgress(0.0, "weights")])
+        config = read_config(path)
+        stage = load_stage(path, part, self._dtype(config), self._device)
+        self._send([LoadProgress(0.8, "checks")])
+        check_pieces(stage)
+        self._send([LoadProgress(0.9, "timing")])
+        tracker = SpeedTracker(order.model_id, measure(stage, time.perf_counter))
+        return self._serve_stage(order, stage, tracker, config)
+
+    def _serve_stage(self, order: Load, stage: Stage, tracker: SpeedTracker, config: Any) -> Loaded:
+        spare = self._budget_bytes - stage.parameter_bytes - self._config.activation_bytes
+        limits = EngineLimits(
+            queue_max=self._config.queue_max,
+            kv_capacity_bytes=max(0, spare),
+            kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(
+                config.to_dict(), stage.dtype.itemsize
+            ),
+        )
+        engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter)
+        self._engines[order.model_id] = engine
+        self._freed = True
+        name = numeric_class(stage)
+        log("worker.loaded", layers=str(order.layers), numeric_class=name)
+        return Loaded(
+            model_id=order.model_id,
+            layers=order.layers,
+            numeric_class=name,
+            kv_bytes_per_token_layer=limits.kv_bytes_per_token_layer,
+            row_type=stage.row_type,
+            row_bytes=stage.row_bytes,
+            speed=tracker.speed(0.0, limits.kv_capacity_bytes),
+            device=device_name(self._device),
+        )
+
+    def _dtype(self, config: Any) -> torch.dtype:
+        own = config.dtype or config.get_text_config(decoder=True).dtype
+        return choose_dtype(self._config.dtype, own, self._device)
+
+    def _drop(self, model_id: ModelId) -> None:
+        """The shard that served this model makes room for another one of it."""
+        engine = self._engines.pop(model_id, None)
+        if engine is not None:
+            self._send(engine.close("the shard was replaced by another one"))
+            give_memory_back(self._device)
+
+    def _session_order(self, message: Begin | Run | End) -> list[Message]:
+        key = message.session
+        known = self._homes.get(key)
+        if isinstance(message, Begin):
+            if known is not None and known != message.model_id:
+                self._session_order(End(key))
+            self._homes[key] = known = message.model_id
+        engine = self._engines.get(known) if known is not None else None
+        if isinstance(message, End):
+            self._homes.pop(key, None)
+            self._freed = True
+        if engine is not None:
+            return engine.handle(message)
+        if isinstance(message, End):
+            return []
+        detail = "no shard of the session's model is loaded here"
+        return [RunFailed(key, message.generation, FailureCode.STEP_FAILED, detail)]
+
+
+def log(event: str, **fields: FieldValue) -> None:
+    """One line on stderr, which the daemon reads."""
+    sys.stderr.write(as_text(note(event, Level.INFO, **fields)) + "\n")
+    sys.stderr.flush()
+
+
+def report_crash(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """An exception that nobody caught ends the process: in one line, with the place."""
+    frames = traceback.extract_tb(trace)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    text = " ".join(str(error).split())[:DETAIL_CHARACTERS]
+    log("worker.crashed", error=f"{kind.__name__}: {text}", place=place)
+
+
+def main(arguments: list[str]) -> None:
+    descriptor, config, parent = arguments
+    sys.excepthook = report_crash
+    settle_in(int(parent))
+    quiet_transformers()
+    shard = ShardConfig(**json.loads(config))
+    use_threads(shard.threads)
+    with socket.socket(fileno=int(descriptor)) as channel:
+        Worker(channel, shard).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
