@@ -1,0 +1,232 @@
+"""The `swarm` command. Errors are one plain sentence on standard error; the exit status is 1."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from swarm.config import as_toml, load_config
+from swarm.errors import ConfigError, SwarmError
+from swarm.options import JoinOptions, parse_address, parse_bytes, parse_layers
+
+DEFAULT_HOME = Path("~/.swarm")
+LEAVE_MARGIN_S = 15.0
+"""Waited for beyond the grace that the node gives its sessions."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Pool the machines of a LAN to run a language model that none of them holds alone.",
+)
+key_app = typer.Typer(no_args_is_help=True, help="The key that makes nodes one swarm.")
+app.add_typer(key_app, name="key")
+
+Home = Annotated[Path, typer.Option("--home", help="Folder of the node's keys and state.")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command line; the exit status."""
+    try:
+        app(args=arguments, prog_name="swarm")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except SwarmError as error:
+        print(f"swarm: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing may be flushed into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"swarm {importlib.metadata.version('swarm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def join(
+    model: Annotated[
+        list[str] | None, typer.Option(help="Checkpoint folder or GGUF file to serve; repeatable.")
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:N or mps.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
+    gateway: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="A member to dial; repeatable.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
+    open_swarm: Annotated[
+        bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    name: Annotated[str | None, typer.Option(help="Shown to people; default: host name.")] = None,
+    no_mdns: Annotated[bool, typer.Option("--no-mdns", help="Do not use multicast.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
+) -> None:
+    """Run this machine's node until Ctrl-C or `swarm leave`."""
+    if key is not None and open_swarm:
+        raise ConfigError("--key and --open exclude each other: give one of them")
+    options = JoinOptions(
+        model=tuple(model or ()),
+        layers=None if layers is None else parse_layers(layers),
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        gateway=None if gateway is None else parse_address(gateway),
+        listen=None if listen is None else parse_address(listen),
+        peers=tuple(parse_address(text) for text in peer or ()),
+        key=key,
+        open_swarm=open_swarm,
+        home=home.expanduser(),
+        name=name,
+        mdns=not no_mdns,
+        log_json=log_json,
+    )
+    from swarm import daemon
+
+    raise typer.Exit(daemon.run(options))
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="The whole state as JSON.")] = False,
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Show who is in the swarm, what each serves and which models are covered."""
+    from swarm.gateway.client_io import GatewayClient, running_node
+    from swarm.gateway.status_text import status_view
+
+    state = GatewayClient(running_node(home.expanduser()).url).state()
+    if as_json:
+        print(json.dumps(state, indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(status_view(state))
+
+
+@app.command()
+def chat(
+    model: Annotated[
+        str | None, typer.Argument(help="May be left out when only one is covered.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="http://HOST:PORT", help="Another node's gateway.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Per answer.")] = None,
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Talk to a model in the terminal."""
+    from swarm.gateway.chat_io import Chat, choose_model
+    from swarm.gateway.client_io import GatewayClient, running_node
+
+    client = GatewayClient(url or running_node(home.expanduser()).url)
+    console = Console(highlight=False)
+    settings = {"temperature": temperature, "max_tokens": max_tokens}
+    conversation = Chat(
+        client,
+        choose_model(client, model),
+        console,
+        lambda: console.input("[bold]> [/]"),
+        {name: value for name, value in settings.items() if value is not None},
+    )
+    raise typer.Exit(conversation.run())
+
+
+@app.command()
+def leave(home: Home = DEFAULT_HOME) -> None:
+    """Take this machine's node out without a pause for anybody."""
+    from swarm.gateway.client_io import GatewayClient, running_node, wait_for_end
+
+    node = running_node(home.expanduser())
+    grace_s = GatewayClient(node.url).leave(node.control_token)
+    print("leaving: running answers move to other nodes")
+    if not wait_for_end(node.pid, grace_s + LEAVE_MARGIN_S):
+        raise ConfigError(
+            f"the node (process {node.pid}) is still there; stop it with Ctrl-C or end the process"
+        )
+    print("left")
+
+
+@app.command()
+def config(home: Home = DEFAULT_HOME) -> None:
+    """Print the settings in force here, as a config.toml."""
+    file = home.expanduser() / "config.toml"
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        text = ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    print(as_toml(load_config(text, os.environ, {})), end="")
+
+
+@key_app.command("show")
+def show_key(home: Home = DEFAULT_HOME) -> None:
+    """Print the line that lets another machine join this swarm. It is a secret."""
+    from swarm.home_io import Home as NodeHome
+
+    folder = home.expanduser()
+    key = NodeHome(folder).swarm_key() if folder.is_dir() else None
+    if key is None:
+        raise ConfigError(f"there is no swarm key in {folder}; `swarm key new` makes one")
+    print(f"swarm join --key {key.text}")
+
+
+@key_app.command("new")
+def new_key(
+    replace: Annotated[bool, typer.Option("--replace", help="Throw the present key away.")] = False,
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Make a fresh key, that is a new swarm, and print the line for the other machines."""
+    from swarm.home_io import Home as NodeHome
+    from swarm.link.identity import SwarmKey
+
+    folder = NodeHome(home.expanduser())
+    if folder.swarm_key() is not None and not replace:
+        raise ConfigError(
+            f"there is a swarm key in {folder.path} already, which other machines may use;"
+            " add --replace to throw it away"
+        )
+    key = SwarmKey.generate(secrets.token_bytes)
+    folder.save_swarm_key(key)
+    print(f"swarm join --key {key.text}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What `swarm join` is told on the command line, and how such texts are read. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.errors import ConfigError
+from swarm.terms import Address, LayerRange
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^:\[\]/\s]+)):(\d{1,5})")
+PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """The flags of `swarm join`. None: not given, so the config file or the default decides."""
+
+    model: tuple[str, ...]
+    """Folders or GGUF files to serve; none: join as a gateway only."""
+    layers: LayerRange | None
+    memory_bytes: int | None
+    device: str | None
+    dtype: str | None
+    threads: int | None
+    gateway: Address | None
+    """Where to listen for HTTP, exactly there; port 0 takes any that is free."""
+    listen: Address | None
+    """Where to listen for peers."""
+    peers: tuple[Address, ...]
+    key: str | None
+    open_swarm: bool
+    home: Path
+    name: str | None
+    mdns: bool
+    """False with `--no-mdns`; True leaves it to the config."""
+    log_json: bool
+
+
+def parse_layers(text: str) -> LayerRange:
+    """`A:B`, half-open. Raises ConfigError."""
+    match = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ConfigError(f"layers are given as A:B with A below B, such as 0:10, not {text!r}")
+    return LayerRange(int(match[1]), int(match[2]))
+
+
+def parse_bytes(text: str) -> int:
+    """`8GiB`, `512M`, `1.5 TB` or plain bytes. Raises ConfigError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"a size is given as 8GiB, 512MiB or plain bytes, not {text!r}")
+    unit = (match[2] or "").lower()
+    count = int(float(match[1]) * (_UNITS | _BINARY_UNITS)[unit])
+    if count <= 0:
+        raise ConfigError(f"a size must be above 0, not {text!r}")
+    return count
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, IPv6 in brackets. Raises ConfigError."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        hint = "; IPv6 goes in brackets: [::1]:8000" if text.count(":") > 1 else ""
+        raise ConfigError(f"an address is given as HOST:PORT, not {text!r}{hint}")
+    port = int(match[3])
+    if port > PORT_MAX:
+        raise ConfigError(f"a port is at most {PORT_MAX}, not {port}")
+    return Address(match[1] or match[2], port)
