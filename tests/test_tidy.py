@@ -151,6 +151,7 @@ GOOD: list[tuple[Callable[[Source], list[str]], str, str]] = [
     (tidy_rules.arrows, "swarm/link/frames.py", "from swarm.link import identity"),
     (tidy_rules.arrows, "swarm/errors.py", "from swarm.terms import NodeId"),
     (tidy_rules.torch_imports, "swarm/shard/stage.py", "import torch"),
+    (tidy_rules.sizes, "swarm/cli.py", "@app.command()\ndef join(a, b, c, d, e, f, g): ..."),
     (tidy_rules.purity, "swarm/link/tcp_io.py", "import asyncio, time\nopen('x')"),
     (tidy_rules.purity, "swarm/node.py", "import random\ndef f(rng: random.Random): rng.random()"),
     (tidy_rules.unstable_asyncio, "swarm/node_io.py", "asyncio.wait_for(x, 1)"),
