@@ -217,7 +217,7 @@ class _Node:
         options, config = self._options, self._config
         loop = asyncio.get_running_loop()
         watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
-        surroundings = Surroundings(loop.time, secrets.token_bytes, self._console.note)
+        surroundings = Surroundings(time.monotonic, secrets.token_bytes, self._console.note)
         credentials = Credentials(self._identity, self._key, self._incarnation)
         events = _Late()
         self._links = TcpLinks(credentials, config.link, events, surroundings)
@@ -291,7 +291,7 @@ class _Node:
         files.core = core
         parts = Parts(
             loop=loop,
-            clock=loop.time,
+            clock=time.monotonic,
             entropy=secrets.token_bytes,
             worker=WorkerClient(self._config.shard, events),
             store=_Disk(self._home, self._links.set_incarnation),

@@ -6,14 +6,13 @@ is to be done comes out of `take_effects`. `node_io` is its shell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import Dial, Effect, SavePeers, Send, Tell
-from swarm.errors import NoRoute, RemoteProtocolError, SwarmError
+from swarm.errors import NoRoute, RemoteProtocolError
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
@@ -41,7 +40,6 @@ from swarm.messages import (
     Release,
     Resume,
     RunFailed,
-    SessionProgress,
     Step,
     Suspicion,
     Token,
@@ -49,13 +47,11 @@ from swarm.messages import (
 )
 from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
 from swarm.notes import Level, note
-from swarm.routing.avoidance import PenaltyBox
-from swarm.routing.cost import PlanRequest, SwarmView
+from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
-from swarm.routing.planner import plan, why_not
+from swarm.routing.planner import ViewPlanner
 from swarm.routing.relay import Relay
-from swarm.routing.vigil import Vigil
-from swarm.routing.watch import Alarm
+from swarm.routing.sentinel import Sentinel
 from swarm.shard.kv_blocks import KvLedger
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
@@ -66,12 +62,8 @@ from swarm.terms import (
     ModelId,
     NodeId,
     Order,
-    Route,
     SessionId,
-    short,
 )
-
-GOSSIP_MESSAGES = (Heartbeat, Records, Digest, Suspicion, Verdict, ProbeRequest, ProbeAnswer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +77,6 @@ class About:
     is_open: bool
     memory_bytes: int
     addresses: tuple[Address, ...]
-
-
-class _ViewPlanner:
-    """The planner over a view that is built afresh for each question."""
-
-    def __init__(self, config: Config, view: Callable[[], SwarmView]) -> None:
-        self._config = config.routing
-        self._view = view
-
-    def plan(self, request: PlanRequest) -> Route | None:
-        return plan(self._view(), request, self._config)
-
-    def why_not(self, request: PlanRequest) -> SwarmError:
-        return why_not(self._view(), request, self._config)
 
 
 class NodeCore:
@@ -120,16 +98,18 @@ class NodeCore:
         self._hosting = hosting
         self._ledger = KvLedger(hosting.kv_capacity_bytes)
         self._relay = Relay(about.node, config.routing, self._ledger)
-        self._origins = Origins(about.node, config.routing, _ViewPlanner(config, self._swarm_view))
-        self._vigil = Vigil(config.routing)
-        self._penalties = PenaltyBox(config.routing)
+        self._origins = Origins(
+            about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
+        )
+        self._sentinel = Sentinel(
+            about.node, config.routing, self._origins, self._relay, self._incarnation_of
+        )
         self._links: dict[NodeId, LinkSpeed | None] = {}
         self._addresses = about.addresses
         self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
         self._covered: dict[ModelId, bool] = {}
         self._leaving = False
-        self._hot_at: float | None = None
         self._out: list[Effect] = []
 
     # ------------------------------------------------------------ life
@@ -187,7 +167,7 @@ class NodeCore:
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
         self._links.pop(peer, None)
-        self._vigil.forget(peer)
+        self._sentinel.vigil.forget(peer)
         self._gossip.link_down(peer, orderly, now)
         self._book.link_down(peer, now)
         self._origins.node_failed(peer, FailureCode.LINK_DOWN, cause, now)
@@ -200,7 +180,7 @@ class NodeCore:
 
     def heard(self, peer: NodeId, now: float) -> None:
         self._gossip.heard(peer, now)
-        self._vigil.heard(peer, now)
+        self._sentinel.vigil.heard(peer, now)
 
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
@@ -268,7 +248,7 @@ class NodeCore:
     def loop_lag(self, lag_s: float, now: float) -> None:
         """Our own event loop stood still for `lag_s`."""
         self._gossip.loop_lag(lag_s, now)
-        self._vigil.stalled(lag_s)
+        self._sentinel.vigil.stalled(lag_s)
         self._origins.stalled(lag_s)
 
     def tick(self, now: float) -> None:
@@ -279,10 +259,11 @@ class NodeCore:
         self._hosting.tick(rivals(self._own(), self._gossip.members()), now)
         self._publish_if_changed(now)
         self._origins.tick(now)
-        if self._penalties.take_expired(now):
+        if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
-        self._tick_hot(now)
+        for peer in self._sentinel.tick(self._links, now):
+            self._gossip.probe(peer, now)
         self._settle(now)
 
     def next_deadline(self) -> float | None:
@@ -291,8 +272,8 @@ class NodeCore:
             self._book.next_deadline(),
             self._hosting.next_deadline(),
             self._origins.next_deadline(),
-            self._penalties.next_expiry(),
-            self._hot_at,
+            self._sentinel.penalties.next_expiry(),
+            self._sentinel.next_deadline(),
         )
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -337,7 +318,9 @@ class NodeCore:
                     member,
                     self._links.get(member.node),
                     is_self=member.node == self._me,
-                    penalty_s=self._penalties.remaining_s(member.node, member.incarnation, now),
+                    penalty_s=self._sentinel.penalties.remaining_s(
+                        member.node, member.incarnation, now
+                    ),
                 )
                 for member in members
             ),
@@ -372,7 +355,10 @@ class NodeCore:
                 self._relay.resume(peer, message)
             case Release():
                 self._relay.release(peer, message)
-            case _ if isinstance(message, GOSSIP_MESSAGES):
+            case (
+                Heartbeat() | Records() | Digest() | Suspicion() | Verdict()
+                | ProbeRequest() | ProbeAnswer()
+            ):  # fmt: skip
                 self._gossip.receive(peer, message, now)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a node")
@@ -385,9 +371,7 @@ class NodeCore:
             self._members_changed(changed, now)
         while self._gather(now):
             pass
-        self._vigil.watch(self._in_use(), now)
-        if self._hot_at is None and self._is_hot():
-            self._hot_at = now + self.config.routing.progress_interval_s
+        self._sentinel.watch(self._links, now)
 
     def _gather(self, now: float) -> bool:
         """One round; True when own messages were delivered and may have caused more."""
@@ -396,6 +380,7 @@ class NodeCore:
             *self._hosting.take_effects(),
             *self._origins.take_effects(),
             *self._relay.take_effects(),
+            *self._sentinel.take_effects(),
         ]
         own = [e.message for e in gathered if isinstance(e, Send) and e.peer == self._me]
         for effect in gathered:
@@ -415,7 +400,7 @@ class NodeCore:
         self._out.append(Send(peer, message))
         if message.LANE is Lane.CONTROL:
             moment = self._now if now is None else now
-            self._vigil.sent(peer, moment)
+            self._sentinel.vigil.sent(peer, moment)
             self._gossip.sent(peer, moment)
 
     def _members_changed(self, changed: tuple[NodeId, ...], now: float) -> None:
@@ -442,54 +427,6 @@ class NodeCore:
                 self._tell("model.covered", model=model.spec.name)
             elif known is not None or missing:
                 self._tell("model.uncovered", model=model.spec.name, missing=missing)
-
-    # ------------------------------------------------------------ inside: links in use
-
-    def _in_use(self) -> list[NodeId]:
-        peers = [*self._origins.monitored(), *(peer for _, peer in self._relay.neighbours())]
-        return [peer for peer in dict.fromkeys(peers) if peer in self._links]
-
-    def _audience(self) -> dict[NodeId, list[SessionProgress]]:
-        audience = self._origins.audience()
-        for peer, entries in self._relay.audience().items():
-            audience.setdefault(peer, []).extend(entries)
-        return {peer: entries for peer, entries in audience.items() if peer in self._links}
-
-    def _is_hot(self) -> bool:
-        return self._vigil.is_busy or bool(self._audience())
-
-    def _tick_hot(self, now: float) -> None:
-        if self._hot_at is None or now < self._hot_at:
-            return
-        audience = self._audience()
-        for peer, progress in self._vigil.progress_due(audience, now):
-            self._deliver(peer, progress, now)
-        for peer, alarm in self._vigil.new_alarms(now):
-            self._silent(peer, alarm, now)
-        for session, node, alarm in self._origins.slow_hops(now):
-            if alarm is Alarm.HARD:
-                self._punish(node, "stuck", now)
-                self._origins.hop_stuck(session, node, now)
-        hot = bool(audience) or self._vigil.is_busy
-        self._hot_at = now + self.config.routing.progress_interval_s if hot else None
-
-    def _silent(self, peer: NodeId, alarm: Alarm, now: float) -> None:
-        silence_ms = round(self._vigil.silence_s(peer, now) * 1000, 1)
-        self._gossip.probe(peer, now)
-        if alarm is Alarm.SOFT:
-            self._tell("peer.quiet", peer=short(peer), silence_ms=silence_ms)
-            return
-        self._punish(peer, "silent", now)
-        detail = f"silent for {silence_ms} ms"
-        self._origins.node_failed(peer, FailureCode.SILENT, detail, now)
-        self._relay.neighbour_failed(peer, FailureCode.SILENT, detail)
-
-    def _punish(self, node: NodeId, cause: str, now: float) -> None:
-        member = self._gossip.member(node)
-        if member is None or node == self._me:
-            return
-        length_s = self._penalties.punish(node, member.incarnation, now)
-        self._tell("peer.penalty", Level.WARNING, peer=short(node), cause=cause, length_s=length_s)
 
     # ------------------------------------------------------------ inside: records and views
 
@@ -543,11 +480,16 @@ class NodeCore:
         return (
             member.state is MemberState.ALIVE
             and member.node in self._links
-            and self._penalties.remaining_s(member.node, member.incarnation, self._now) == 0.0
+            and self._sentinel.penalties.remaining_s(member.node, member.incarnation, self._now)
+            == 0.0
         )
 
     def _is_linked(self, node: NodeId) -> bool:
         return node == self._me or node in self._links
+
+    def _incarnation_of(self, node: NodeId) -> Incarnation | None:
+        member = self._gossip.member(node)
+        return None if member is None else member.incarnation
 
     def _probe_age_s(self, model_id: ModelId, now: float) -> float | None:
         at = self._origins.token_at.get(model_id)

@@ -124,8 +124,8 @@ class NodeIo:
         self._generations: dict[SessionId, GenerationIo] = {}
         self._streams: list[NoteStream] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._due: float | None = None
-        self._stats_at = 0.0
+        self._due = 0.0
+        self._stats_at = parts.clock()
         self._worker_task: asyncio.Task[None] | None = None
         self._worker_queue: list[Message] = []
         self._worker_up = False
@@ -338,23 +338,21 @@ class NodeIo:
     # ------------------------------------------------------------ time
 
     def _arm(self) -> None:
-        due = self._core.next_deadline()
+        now = self._parts.clock()
         stats_at = self._stats_at + LINK_STATS_INTERVAL_S
-        due = stats_at if due is None else min(due, stats_at)
-        if self._stopped or (self._due is not None and due == self._due):
+        due = max(now, min(self._core.next_deadline() or stats_at, stats_at))
+        if self._stopped or (self._timer is not None and self._due == due):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
-        delay = max(0.0, due - self._parts.clock())
-        self._timer = self._parts.loop.call_later(delay, self._on_timer)
+        self._timer = self._parts.loop.call_later(due - now, self._on_timer)
 
     def _on_timer(self) -> None:
         now = self._parts.clock()
-        late_s = now - self._due if self._due is not None else 0.0
-        self._due = None
-        if late_s > LAG_WORTH_TELLING_S:
-            self._core.loop_lag(late_s, now)
+        self._timer = None
+        if now - self._due > LAG_WORTH_TELLING_S:
+            self._core.loop_lag(now - self._due, now)
         if now >= self._stats_at + LINK_STATS_INTERVAL_S:
             self._stats_at = now
             self._read_link_stats(now)

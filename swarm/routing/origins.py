@@ -18,7 +18,8 @@ from swarm.messages import (
     SessionProgress,
     Token,
 )
-from swarm.routing.session import OriginSession, Planner
+from swarm.routing.planner import Planner
+from swarm.routing.session import OriginSession
 from swarm.routing.watch import Alarm
 from swarm.snapshot import SessionView
 from swarm.terms import ModelId, ModelSpec, NodeId, Order, SessionId

@@ -7,7 +7,9 @@ range may be used in part; a node takes part at most once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from swarm.config import RoutingConfig
 from swarm.errors import KvExhausted, NoRoute, SwarmError
@@ -44,6 +46,28 @@ class _Path:
     @property
     def last(self) -> NodeId | None:
         return self.hops[-1].node if self.hops else None
+
+
+class Planner(Protocol):
+    """What a session asks when it needs a route."""
+
+    def plan(self, request: PlanRequest) -> Route | None: ...
+
+    def why_not(self, request: PlanRequest) -> SwarmError: ...
+
+
+class ViewPlanner:
+    """A planner over a view that is built afresh for each question."""
+
+    def __init__(self, config: RoutingConfig, view: Callable[[], SwarmView]) -> None:
+        self._config = config
+        self._view = view
+
+    def plan(self, request: PlanRequest) -> Route | None:
+        return plan(self._view(), request, self._config)
+
+    def why_not(self, request: PlanRequest) -> SwarmError:
+        return why_not(self._view(), request, self._config)
 
 
 def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route | None:

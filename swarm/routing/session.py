@@ -11,7 +11,6 @@ First start and recovery are the same path: open every hop, learn what each hold
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
 
 from swarm.config import RoutingConfig
 from swarm.effects import (
@@ -52,6 +51,7 @@ from swarm.notes import Level, note
 from swarm.routing.avoidance import Avoidance, capacity_error
 from swarm.routing.cost import PlanRequest, same_classes
 from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
+from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.watch import Alarm, ProgressWatch, StallClock
 from swarm.terms import (
@@ -66,12 +66,6 @@ from swarm.terms import (
     SessionId,
     short,
 )
-
-
-class Planner(Protocol):
-    def plan(self, request: PlanRequest) -> Route | None: ...
-
-    def why_not(self, request: PlanRequest) -> SwarmError: ...
 
 
 class Phase(Enum):
