@@ -26,6 +26,8 @@ RESOLVES_MAX = 64
 FOREIGN_MAX = 64
 """Foreign swarms told apart."""
 CLOSE_TIMEOUT_S = 2.0
+ALONE_RESCAN_S = 1.0
+LOOPBACK_ONLY = ("127.0.0.1",)
 
 
 class DiscoveryEvents(Protocol):
@@ -54,7 +56,7 @@ class Mdns:
         """`announce` False: only listen."""
         self._announcement = announcement
         self._announce = announce
-        self._config = config
+        self._rescan_s = config.interface_rescan_s
         self._events = events
         self._notes = notes
         self._read = read
@@ -85,12 +87,21 @@ class Mdns:
         try:
             while True:
                 await self._refresh()
-                await asyncio.sleep(self._config.interface_rescan_s)
+                await asyncio.sleep(self._pause_s())
         except Exception as error:  # noqa: BLE001  the root of the task: mDNS is dispensable
             self._notes(note("mdns.failed", Level.ERROR, error=repr(error)))
 
+    def _pause_s(self) -> float:
+        """A machine that has no network (yet) looks for one more often."""
+        is_alone = not self._multicast or self._multicast == LOOPBACK_ONLY
+        return min(ALONE_RESCAN_S, self._rescan_s) if is_alone else self._rescan_s
+
     async def _refresh(self) -> None:
-        """Follow the machine's present addresses; trouble is told once and tried again later."""
+        """Follow the machine's present addresses; trouble is told once and tried again later.
+
+        A change starts everything anew, since a browser that is merely moved asks again only
+        after its own long pauses.
+        """
         interfaces = self._read()
         bound = self._announcement.listen.host
         multicast = multicast_hosts(interfaces, bound)
@@ -102,7 +113,8 @@ class Mdns:
             elif self._zeroconf is None:
                 await self._open(multicast, announced)
             elif (multicast, announced) != (self._multicast, self._announced):
-                await self._move(self._zeroconf, multicast, announced)
+                await self._close()
+                await self._open(multicast, announced)
             elif not self._is_registered:
                 await self._register(self._zeroconf, announced)
         except (OSError, ZeroconfError) as error:
@@ -130,17 +142,6 @@ class Mdns:
         await (await zeroconf.async_register_service(info, allow_name_change=True))
         self._is_registered = True
 
-    async def _move(
-        self, zeroconf: AsyncZeroconf, multicast: tuple[str, ...], announced: tuple[str, ...]
-    ) -> None:
-        if multicast != self._multicast:
-            await zeroconf.async_update_interfaces(list(multicast))
-            self._multicast = multicast
-        if announced != self._announced and self._is_registered and self._announce:
-            await (await zeroconf.async_update_service(self._info(announced)))
-            self._announced = announced
-        self._notes(note("mdns.moved", interfaces=",".join(multicast)))
-
     def _info(self, announced: tuple[str, ...]) -> AsyncServiceInfo:
         own = self._announcement
         return AsyncServiceInfo(
@@ -155,7 +156,7 @@ class Mdns:
     async def _close(self) -> None:
         zeroconf, self._zeroconf = self._zeroconf, None
         browser, self._browser = self._browser, None
-        self._is_registered = False
+        self._is_registered, self._multicast = False, ()
         resolves = list(self._resolves)
         for task in resolves:
             task.cancel()

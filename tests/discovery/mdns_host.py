@@ -1,0 +1,43 @@
+"""Run in a network namespace: announce a node, print the first sighting, wait for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from swarm.config import DiscoveryConfig
+from swarm.discovery.announcement import Announcement
+from swarm.discovery.mdns_io import Mdns
+from swarm.terms import Address, NodeId
+
+STAY_S = 2.0
+"""Long enough for the other side to hear us as well."""
+
+
+class FirstSighting:
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self.line = ""
+
+    def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
+        cabled = [str(address) for address in addresses if address.host.startswith("10.77.")]
+        if cabled:
+            self.line = " ".join([node, *cabled])
+            self.done.set()
+
+    def foreign_swarm(self, tag: str, name: str) -> None:
+        pass
+
+
+async def main(letter: str) -> None:
+    first = FirstSighting()
+    own = Announcement(NodeId(letter * 32), "tag", letter, Address("0.0.0.0", 7000), 1, 1)
+    mdns = Mdns(own, DiscoveryConfig(), first, lambda _: None)
+    await mdns.start()
+    await first.done.wait()
+    await asyncio.sleep(STAY_S)
+    await mdns.stop()
+    print(first.line)  # noqa: T201
+
+
+asyncio.run(main(sys.argv[1]))
