@@ -1,4 +1,4 @@
-"""A server-sent event stream to one client: opened when needed, kept alive, never stuck for ever."""
+"""A server-sent event stream to one client: opened when needed, kept alive, never stuck."""
 
 from __future__ import annotations
 

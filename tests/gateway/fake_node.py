@@ -184,7 +184,8 @@ class FakeNode:
         return self.views
 
     def snapshot(self) -> Snapshot:
-        return snapshot(self.views)
+        number = max(0, len(self.generations) - 1)
+        return snapshot(self.views, SessionId(f"{number:016x}"))
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
         self.files_read.append(name)
@@ -202,9 +203,11 @@ class FakeNode:
         self.left.set()
 
 
-def snapshot(views: tuple[ModelView, ...]) -> Snapshot:
+def snapshot(views: tuple[ModelView, ...], session_id: SessionId) -> Snapshot:
+    """Two nodes; a session that this one started."""
+    name = views[0].spec.name if views else "none"
     info = ShardInfo(
-        views[0].spec.model_id,
+        views[0].spec.model_id if views else ModelId("0" * 32),
         LayerRange(0, 2),
         True,
         False,
@@ -232,9 +235,7 @@ def snapshot(views: tuple[ModelView, ...]) -> Snapshot:
     two = replace(
         one, node=NodeId("b" * 32), name="bert", is_self=False, linked=True, rtt_s=0.0012, shards=()
     )
-    session = SessionView(
-        SessionId("5" * 16), views[0].spec.name, route("a", "b"), 17, Epoch(2), 1, "running"
-    )
+    session = SessionView(session_id, name, route("a" * 32, "b" * 32), 17, Epoch(2), 1, "running")
     return Snapshot(
         node=one.node,
         name=one.name,

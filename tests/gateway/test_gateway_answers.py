@@ -39,7 +39,7 @@ from swarm.gateway.answer import Answer
 from swarm.gateway.responses import error_answer, sse, sse_comment
 from swarm.gateway.view import note_json, state_json
 from swarm.notes import note
-from swarm.terms import LayerRange, ModelId, NumericClass, Order, Sampling
+from swarm.terms import LayerRange, ModelId, NumericClass, Order, Sampling, SessionId
 
 PROMPT = TEXT.encode("the", special=False)
 
@@ -227,7 +227,8 @@ def test_events_and_comments_cannot_be_broken_by_what_they_carry() -> None:
 
 
 def test_the_state_has_the_fields_that_maps_read() -> None:
-    state = json.loads(json.dumps(state_json(snapshot((model(missing=(LayerRange(2, 4),)),)))))
+    views = (model(missing=(LayerRange(2, 4),)),)
+    state = json.loads(json.dumps(state_json(snapshot(views, SessionId("5" * 16)))))
     assert (state["node_id"], state["swarm"]) == ("a" * 32, "tag")
     anna, bert = state["nodes"]
     assert (anna["id"], anna["name"], anna["state"]) == ("a" * 32, "anna", "alive")
@@ -242,7 +243,7 @@ def test_the_state_has_the_fields_that_maps_read() -> None:
     (session,) = state["sessions"]
     assert (session["id"], session["position"]) == ("5" * 16, 17)
     assert (session["epoch"], session["reroutes"]) == (2, 1)
-    assert session["route"][1] == {"node": "b", "start": 2, "stop": 4}
+    assert session["route"][1] == {"node": "b" * 32, "start": 2, "stop": 4}
 
 
 def test_a_note_becomes_one_object() -> None:
