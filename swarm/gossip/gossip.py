@@ -74,6 +74,10 @@ class Gossip:
     def link_up(self, peer: NodeId, incarnation: Incarnation, now: float) -> None:
         """A link to `peer` is authenticated, or a better one has replaced it."""
         t = self._at(now)
+        if peer == self._own.me:
+            raise LocalProtocolError("a link to this very node")
+        if self._own.has_left:
+            return
         self._judge.link_up(peer, incarnation, t)
         self._exchange.link_up(peer, t)
 
@@ -84,7 +88,10 @@ class Gossip:
         self._judge.link_down(peer, orderly, t)
 
     def heard(self, peer: NodeId, now: float) -> None:
-        """Any bytes came from the peer, on any lane: it lives."""
+        """Any bytes came from the peer, on any lane: it lives.
+
+        Cheap, and like `sent` it only puts deadlines off: the shell need not set its timer anew.
+        """
         self._judge.heard(peer, self._at(now))
 
     def sent(self, peer: NodeId, now: float) -> None:

@@ -353,31 +353,6 @@ def test_an_isolated_node_accuses_nobody_in_public() -> None:
     assert len(subjects) <= 3, "then its own health speaks against it"
 
 
-def test_two_live_clones_are_reported() -> None:
-    world = World(4)
-    world.run(1)
-    twin = world.nodes[3]
-    twin.signer = world.nodes[2].signer
-    del world.by_id[twin.node]
-    reports: list[str] = []
-    clone_records = twin.gossip._parts
-    del clone_records
-    from gossip_world import Node
-
-    clone = Node.__new__(Node)
-    clone.__dict__.update(twin.__dict__)
-    clone.node = world.nodes[2].node
-    clone.number = 9
-    clone.start(1)
-    observer = world.nodes[0]
-    observer.gossip.receive(
-        world.nodes[1].node, Records(clone.gossip._parts.own.records()), world.now
-    )
-    observer.settle()
-    reports += observer.notes
-    assert "member.cloned" in reports
-
-
 def test_figures_of_a_busy_node_are_paced() -> None:
     world = World(3)
     world.run(1)
