@@ -59,7 +59,7 @@ class Part:
 
 
 class PassThrough(nn.Module):  # type: ignore[misc]
-    """Stands where a layer is not held. Has the layer's plain attributes (`attention_type`, ...)."""
+    """Stands where a layer is not held; has its plain attributes (`attention_type`, ...)."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Border:
 
 
 class Gate(nn.Module):  # type: ignore[misc]
-    """Runs its layer if the call uses it; injects rows before the first, takes them after the last."""
+    """Runs its layer if the call uses it; puts rows in before the first, takes them after the last."""
 
     def __init__(self, layer: nn.Module, index: int, border: Border) -> None:
         super().__init__()

@@ -108,10 +108,11 @@ class WorkerClient:
 
     async def _spawn(self, theirs: socket.socket) -> asyncio.subprocess.Process:
         _enlarge(theirs)
-        config = json.dumps(dataclasses.asdict(self._config))
         descriptor = theirs.fileno()
+        config = json.dumps(dataclasses.asdict(self._config))
+        arguments = (str(descriptor), config, str(os.getpid()))
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "swarm.shard.worker_io", str(descriptor), config, str(os.getpid()),
+            sys.executable, "-m", "swarm.shard.worker_io", *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -203,7 +204,7 @@ def _environment() -> dict[str, str]:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """By the system call: `Process.kill` polls first, and so takes the exit code from the watcher."""
+    """By the system call: `Process.kill` polls first and takes the exit code from the watcher."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)

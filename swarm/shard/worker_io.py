@@ -1,6 +1,7 @@
-"""The worker process: `python -m swarm.shard.worker_io FD CONFIG PARENT_PID`, started by the daemon.
+"""The worker process: `python -m swarm.shard.worker_io FD CONFIG PARENT_PID`.
 
-One thread: take in what the daemon says, run one slice, answer, again. It ends when the socket does.
+The daemon starts it. One thread: take in what the daemon says, run one slice, answer, again. It
+ends when the socket does.
 """
 
 from __future__ import annotations

@@ -68,14 +68,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": WINDOW},
     "mixtral": _EXPERTS,
     "phi3": {"sliding_window": None},
-    "gemma2": {"sliding_window": WINDOW, "layer_types": _ALTERNATING},
-    "gemma3_text": {"sliding_window": WINDOW, "layer_types": _ALTERNATING},
+    "gemma2": {"sliding_window": WINDOW, "layer_types": _ALTERNATING, "tie_word_embeddings": False},
+    "gemma3_text": {
+        "sliding_window": WINDOW,
+        "layer_types": _ALTERNATING,
+        "tie_word_embeddings": False,
+    },
     "gemma4_text": {
         "sliding_window": WINDOW,
         "layer_types": _ALTERNATING,
         "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0,
         "global_head_dim": 8,
+        "tie_word_embeddings": False,
     },
     "olmo2": {},
     "glm4": {"partial_rotary_factor": 0.5},
@@ -98,8 +103,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi": {},
     "starcoder2": {"sliding_window": None},
     "stablelm": {},
+    "granitemoehybrid": _EXPERTS
+    | {
+        "layer_types": ["mamba", "attention"] * 2,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_d_state": 8,
+        "mamba_expand": 2,
+        "shared_intermediate_size": 16,
+        "position_embedding_type": "rope",
+    },
+    "kimi_linear": _EXPERTS
+    | _LATENT
+    | {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_attn_config": {
+            "kda_layers": [1, 3],
+            "full_attn_layers": [2, 4],
+            "head_dim": 8,
+            "num_heads": 4,
+            "short_conv_kernel_size": 4,
+        },
+    },
+    "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "expand": 2, "n_groups": 1},
     "olmoe": _EXPERTS,
-    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
 }
 """Families that can be cut between any two layers."""
 
