@@ -254,8 +254,7 @@ class NodeCore:
     def tick(self, now: float) -> None:
         self._now = now
         self._gossip.tick(now)
-        for effect in self._book.tick(now):
-            self._out.append(effect)
+        self._out += self._book.tick(now)
         self._hosting.tick(rivals(self._own(), self._gossip.members()), now)
         self._publish_if_changed(now)
         self._origins.tick(now)

@@ -176,6 +176,9 @@ class Route:
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(hop.node for hop in self.hops)
 
+    def __str__(self) -> str:
+        return ">".join(f"{short(hop.node)}[{hop.layers}]" for hop in self.hops)
+
     def index_of(self, node: NodeId) -> int | None:
         return next((i for i, hop in enumerate(self.hops) if hop.node == node), None)
 

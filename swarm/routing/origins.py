@@ -119,6 +119,9 @@ class Origins:
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         self._each(lambda s: s.node_failed(node, code, detail, now))
 
+    def suspect(self, node: NodeId, now: float) -> None:
+        self._each(lambda s: s.suspect(node, now))
+
     def view_changed(self, now: float) -> None:
         self._each(lambda s: s.view_changed(now))
 

@@ -283,7 +283,8 @@ class Relay:
         def refused(code: RefusalCode, detail: str, peer: NodeId | None = None) -> Refused:
             return Refused(order.session, order.epoch, code, detail, peer)
 
-        if known is not None and order.epoch <= known.epoch:
+        reopens = known is not None and known.phase is HopPhase.OPENED
+        if known is not None and order.epoch < known.epoch + (0 if reopens else 1):
             return refused(RefusalCode.OLD_EPOCH, f"epoch {known.epoch} is open here")
         shard = self._shards.get(order.model_id)
         if shard is None or not shard.layers.covers(order.layers):

@@ -65,6 +65,8 @@ class Sentinel:
             if alarm is Alarm.HARD:
                 self._punish(node, "stuck", now)
                 self._origins.hop_stuck(session, node, now)
+            else:
+                self._origins.suspect(node, now)
         self._due = now + self._interval_s if self._is_needed(linked) else None
         return [peer for peer, _ in alarms]
 
@@ -81,6 +83,7 @@ class Sentinel:
         silence_ms = round(self.vigil.silence_s(peer, now) * 1000, 1)
         if alarm is Alarm.SOFT:
             self._tell("peer.quiet", Level.INFO, peer=short(peer), silence_ms=silence_ms)
+            self._origins.suspect(peer, now)
             return
         self._punish(peer, "silent", now)
         detail = f"silent for {silence_ms} ms"

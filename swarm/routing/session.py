@@ -10,6 +10,7 @@ First start and recovery are the same path: open every hop, learn what each hold
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from swarm.config import RoutingConfig
@@ -50,13 +51,13 @@ from swarm.messages import (
 from swarm.notes import Level, note
 from swarm.routing.avoidance import Avoidance, capacity_error
 from swarm.routing.cost import PlanRequest, same_classes
+from swarm.routing.opening import RESERVE_S, Reserve, open_orders
 from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
 from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.watch import Alarm, ProgressWatch, StallClock
 from swarm.terms import (
     Epoch,
-    Hop,
     LayerRange,
     ModelSpec,
     NodeId,
@@ -113,6 +114,7 @@ class OriginSession:
         self._held: dict[NodeId, LayerRange] = {}
         self._attempts = 0
         self._avoidance = Avoidance()
+        self._reserve: Reserve | None = None
         self._refusal: CapacityError | None = None
         self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
         self._deadline: float | None = None
@@ -276,6 +278,24 @@ class OriginSession:
         )  # fmt: skip
         self._reroute(cause, now)
 
+    def suspect(self, node: NodeId, now: float) -> None:
+        """A soft alarm: have the next best route ready in case it becomes a verdict."""
+        if self.phase is not Phase.RUNNING or self._reserve is not None:
+            return
+        if self.route is None or self.route.index_of(node) is None:
+            return
+        request = self._request(now)
+        route = self._planner.plan(replace(request, avoid=request.avoid | {node}))
+        if route is None:
+            return
+        epoch = Epoch(self.epoch + 1)
+        orders = open_orders(self.session, epoch, self.order, route, self._me)
+        fresh = [(peer, order) for peer, order in orders if peer not in self._held]
+        self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
+        self._deadline = self._reserve.until
+        for peer, order in fresh:
+            self._send(peer, order)
+
     def cancel(self) -> None:
         """The client is gone: free every hop."""
         if not self.is_done:
@@ -289,6 +309,9 @@ class OriginSession:
             self._open_timed_out(now)
         elif self.phase is Phase.WAITING:
             self._plan(now)
+        elif self.phase is Phase.RUNNING:
+            self._deadline = None
+            self._drop_reserve(set())
 
     # ------------------------------------------------------------ routes
 
@@ -345,25 +368,9 @@ class OriginSession:
         self._attempts += 1
         self._enter(Phase.OPENING)
         self._deadline = now + self._config.open_timeout_s
-        for index, hop in enumerate(route.hops):
-            self._send(hop.node, self._open_message(index, hop))
-
-    def _open_message(self, index: int, hop: Hop) -> Open:
-        assert self.route is not None
-        nodes = self.route.nodes
-        return Open(
-            session=self.session,
-            epoch=self.epoch,
-            model_id=self.model.model_id,
-            layers=hop.layers,
-            embed=hop.embed,
-            head=hop.head,
-            previous=nodes[index - 1] if index else self._me,
-            next=self._me if hop.head else nodes[index + 1],
-            prompt_count=len(self.order.prompt_ids),
-            position_limit=len(self.order.prompt_ids) + self.order.max_tokens,
-            sampling=self.order.sampling,
-        )
+        self._drop_reserve(kept)
+        for node, message in open_orders(self.session, self.epoch, self.order, route, self._me):
+            self._send(node, message)
 
     def _resume(self, now: float) -> None:
         """All hops are open: tell each where to start, then feed."""
@@ -450,19 +457,20 @@ class OriginSession:
         self._reply(Failed(error, self.stats()))
         self._tell("session.failed", Level.WARNING, detail=str(error), tokens=self.generated_count)
 
+    def _drop_reserve(self, kept: set[NodeId]) -> None:
+        reserve, self._reserve = self._reserve, None
+        for node in reserve.nodes if reserve else ():
+            if reserve and node not in kept:
+                self._send(node, Release(self.session, reserve.epoch))
+
     def _release_all(self) -> None:
+        self._drop_reserve(set())
         for node in self.route.nodes if self.route else ():
             self._send(node, Release(self.session, self.epoch))
 
     def _end_stall(self, now: float) -> None:
         if (pause := self._stalls.token(now)) is not None:
-            self._tell(
-                "session.recovered", Level.INFO, epoch=self.epoch,
-                stall_ms=round(pause.whole_s * 1000, 3),
-                detection_ms=round(pause.detection_s * 1000, 3),
-                planning_ms=round(pause.planning_s * 1000, 3),
-                replay_ms=round(pause.replay_s * 1000, 3),
-            )  # fmt: skip
+            self._tell("session.recovered", Level.INFO, epoch=self.epoch, **pause.milliseconds())
 
     # ------------------------------------------------------------ small parts
 
@@ -489,9 +497,8 @@ class OriginSession:
 
     def _tell_started(self, holdings: list[Holding]) -> None:
         assert self.route is not None
-        path = ">".join(f"{short(hop.node)}[{hop.layers}]" for hop in self.route.hops)
         held = ",".join(str(holding.kv_length) for holding in holdings)
-        self._tell("session.route", Level.INFO, epoch=self.epoch, route=path, held=held)
+        self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(self.route), held=held)
 
     def _tell(self, event: str, level: Level, **fields: str | int | float | bool) -> None:
         self._effects.append(Tell(note(event, level, session=short(self.session), **fields)))

@@ -118,6 +118,15 @@ class Pause:
     planning_s: float
     replay_s: float
 
+    def milliseconds(self) -> dict[str, float]:
+        """The figures as a note tells them."""
+        return {
+            "stall_ms": round(self.whole_s * 1000, 3),
+            "detection_ms": round(self.detection_s * 1000, 3),
+            "planning_ms": round(self.planning_s * 1000, 3),
+            "replay_ms": round(self.replay_s * 1000, 3),
+        }
+
 
 class StallClock:
     """Measures pauses: from the last sign of progress before a verdict to the next token."""
