@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -48,7 +49,8 @@ class Gateway:
 
     def call(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
         response = self.open(method, path, body)
-        text = response.read()
+        with response:
+            text = response.read()
         return response.status, json.loads(text) if text else {}
 
     def state(self) -> Json:
@@ -70,7 +72,10 @@ class Gateway:
 
 @dataclass(slots=True)
 class Answer:
-    """A streamed answer as it arrives. `read_to(k)` returns once k tokens are here."""
+    """A streamed answer as it arrives. `read_to(k)` returns once k tokens are here.
+
+    A stream that breaks off simply ends: `done` stays False.
+    """
 
     connection: http.client.HTTPConnection
     ids: list[int] = field(default_factory=list)
@@ -130,15 +135,17 @@ class Answer:
     def _read_events(self) -> Iterator[Json]:
         if self.response.status != 200:
             return
-        while line := self.response.readline():
-            if line.startswith(b":"):
-                self.comments += 1
-            elif line.startswith(b"data:"):
-                data = line[5:].strip()
-                if data == b"[DONE]":
-                    self.done = True
-                    return
-                yield json.loads(data)
+        broken = contextlib.suppress(ConnectionError, http.client.IncompleteRead)
+        with broken, self.response, contextlib.closing(self.connection):
+            while line := self.response.readline():
+                if line.startswith(b":"):
+                    self.comments += 1
+                elif line.startswith(b"data:"):
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        self.done = True
+                        return
+                    yield json.loads(data)
 
     def _take(self, event: Json) -> None:
         self.error = event.get("error") or self.error

@@ -80,6 +80,7 @@ class Node:
     """Log entries that were JSON, each with `seen`, the monotonic time it was read."""
     lines: list[str] = field(default_factory=list)
     family: dict[int, psutil.Process] = field(default_factory=dict)
+    reader: threading.Thread | None = None
 
     @property
     def name(self) -> str:
@@ -190,7 +191,8 @@ class Swarm:
         if plan.name in self.nodes:
             self.buried.append(self.nodes[plan.name])
         self.nodes[plan.name] = node
-        threading.Thread(target=self._read_log, args=(node,), daemon=True).start()
+        node.reader = threading.Thread(target=self._read_log, args=(node,), daemon=True)
+        node.reader.start()
         self._await_gateway(node)
         return node
 
@@ -221,8 +223,8 @@ class Swarm:
 
     def _read_log(self, node: Node) -> None:
         assert node.process.stdout is not None
-        with (self.folder / f"{node.name}.log").open("a") as copy:
-            for line in node.process.stdout:
+        with node.process.stdout as lines, (self.folder / f"{node.name}.log").open("a") as copy:
+            for line in lines:
                 copy.write(line)
                 copy.flush()
                 entry = _json_line(line)
@@ -345,8 +347,11 @@ class Swarm:
             if node.alive:
                 node.process.kill()
                 node.process.wait()
-        left = [p for node in everyone for p in node.family.values()]
-        return end_processes(left)
+        named = end_processes([p for node in everyone for p in node.family.values()])
+        for node in everyone:
+            if node.reader is not None:
+                node.reader.join()
+        return named
 
 
 def end_processes(processes: list[psutil.Process]) -> list[str]:
@@ -369,9 +374,13 @@ def _unready(state: Json, running: list[Node]) -> list[str]:
             problems.append(f"{where} {entry.get('state', 'not at all')}")
         elif not (entry.get("linked") or entry.get("self")):
             problems.append(f"{where} without a link")
-        elif node.plan.model and not any(s["state"] == "serving" for s in entry["shards"]):
+        elif node.plan.model and not any(map(_is_usable, entry["shards"])):
             problems.append(f"{where} not serving")
     return problems
+
+
+def _is_usable(shard: Json) -> bool:
+    return shard["state"] == "serving" and shard["decode_s_per_layer"] is not None
 
 
 def _json_line(line: str) -> Json | None:

@@ -29,7 +29,8 @@ def main() -> int:
         console.print(Rule("one answer, and kill -9 in the middle of it", align="left"))
         disturbed = _disturbed(swarm, origin, options)
         console.print(Rule("the same question, undisturbed", align="left"))
-        undisturbed = _stream(_ask(origin, options), until=options.tokens)
+        undisturbed = _stream(_ask(origin, options))
+        console.print("\n")
         return _verdict(disturbed, undisturbed)
 
 
@@ -51,7 +52,7 @@ def _start(swarm: Swarm) -> Node:
         swarm.await_ready()
     rows = [(node.name, node.plan.layers, node.process.pid, node.gateway.url) for node in nodes]
     took = time.monotonic() - began
-    title = f"a swarm of four nodes, each with a key and a home of its own ({took:.1f} s)"
+    title = f"four nodes, found and linked in {took:.1f} s"
     print_table(title, ["node", "layers", "pid", "gateway"], rows)
     return nodes[0]
 
@@ -68,29 +69,29 @@ def _ask(origin: Node, options: argparse.Namespace) -> Answer:
 
 
 def _disturbed(swarm: Swarm, origin: Node, options: argparse.Namespace) -> Answer:
-    console.print(f"[dim]{origin.name} is asked:[/] {options.question}")
+    """The answer during which the middle hop of its route is killed."""
     answer = _ask(origin, options)
-    hops = swarm.hops(origin, answer.session)
+    hops = swarm.hops(origin, "")
+    console.print(f"[dim]{origin.name} is asked:[/] {options.question}")
     console.print(f"[dim]route:[/] {_route(hops)}\n")
     _stream(answer, until=options.kill_at)
     victim = hops[1]
     victim.kill()
-    console.print(f" [bold red]✗ kill -9 {victim.name} (pid {victim.process.pid})[/] ", end="")
-    _stream(answer, until=options.tokens)
+    console.print(f"[bold red] ✗ kill -9 {victim.name} (pid {victim.process.pid}) [/]", end="")
+    _stream(answer, style="green")
     taken = [swarm.by_id(hop["node"]) for hop in answer.swarm.get("route", [])]
     stalls = ", ".join(f"{stall:.0f} ms" for stall in answer.swarm.get("stall_ms", []))
-    console.print(f"[dim]new route:[/] {_route(taken)}   [dim]stall:[/] [bold]{stalls or '-'}[/]\n")
+    console.print(f"\n[dim]new route:[/] {_route(taken)}   [dim]pause:[/] [bold]{stalls}[/]\n")
     return answer
 
 
-def _stream(answer: Answer, until: int) -> Answer:
-    """Print text as it comes until `until` tokens are here or the answer ends."""
-    shown = len(answer.text)
-    while len(answer.ids) < until or until == 0:
+def _stream(answer: Answer, until: int | None = None, style: str = "") -> Answer:
+    """Print text as it comes, until `until` tokens are here or the answer is over."""
+    while until is None or len(answer.ids) < until:
+        shown = len(answer.text)
         if answer.next_event() is None:
             break
-        console.print(answer.text[shown:], end="", markup=False, soft_wrap=True)
-        shown = len(answer.text)
+        console.print(answer.text[shown:], end="", markup=False, soft_wrap=True, style=style)
     return answer
 
 
@@ -100,7 +101,6 @@ def _route(hops: list[Node]) -> str:
 
 def _verdict(disturbed: Answer, undisturbed: Answer) -> int:
     for answer in (disturbed, undisturbed):
-        answer.finish()
         if answer.error:
             console.print(f"[bold red]failed:[/] {answer.error}")
             return 1

@@ -128,10 +128,11 @@ def test_a_stop_string_across_the_loss(swarm: Swarm) -> None:
 
 def test_a_lost_origin_frees_every_hop(swarm: Swarm) -> None:
     origin = swarm.nodes["hasty"]
-    origin.ask(**BODY | {"max_tokens": 2000}).read_to(3)
+    answer = origin.ask(**BODY | {"max_tokens": 2000}).read_to(3)
     assert swarm.nodes["a"].state()["hops"]
     origin.kill()
     swarm.await_idle()
+    assert not answer.finish().done
     away_and_back(swarm, "hasty")
 
 
