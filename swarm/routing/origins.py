@@ -69,7 +69,7 @@ class Origins:
         return {node: [] for node in nodes}
 
     def next_deadline(self) -> float | None:
-        moments = (s.next_deadline() for s in self._sessions.values())
+        moments = (s.deadline for s in self._sessions.values())
         return min((m for m in moments if m is not None), default=None)
 
     # ------------------------------------------------------------ facts in

@@ -153,7 +153,7 @@ class Relay:
                 self._drop(s)
 
     def farewells(self) -> list[tuple[NodeId, HopFailed]]:
-        """What to tell the origins when this node is about to leave; the KV stays until released."""
+        """What to tell the origins when this node is about to leave; KV stays until released."""
         detail = "the node is leaving"
         return [
             (s.origin, HopFailed(s.session, s.epoch, self._me, FailureCode.LEAVING, detail))

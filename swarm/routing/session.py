@@ -117,7 +117,8 @@ class OriginSession:
         self._reserve: Reserve | None = None
         self._refusal: CapacityError | None = None
         self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
-        self._deadline: float | None = None
+        self.deadline: float | None = None
+        """When `tick` has something to do."""
         self._cover_lost_at: float | None = None
         self._stalls = StallClock()
         self._progress = ProgressWatch(config)
@@ -147,9 +148,6 @@ class OriginSession:
 
     def stats(self) -> SessionStats:
         return SessionStats(self.route, self.reroutes, tuple(self._stalls.stalls_s), self.exact)
-
-    def next_deadline(self) -> float | None:
-        return self._deadline
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -265,9 +263,9 @@ class OriginSession:
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         """A verdict on a node of the route, whoever reached it. Others are ignored."""
-        if self.is_done or self.route is None or self.route.index_of(node) is None:
+        if self.phase not in (Phase.OPENING, Phase.RUNNING):
             return
-        if self.phase is Phase.WAITING:
+        if self.route is None or self.route.index_of(node) is None:
             return
         self._avoidance.node(node, now)
         self._held.pop(node, None)
@@ -280,9 +278,8 @@ class OriginSession:
 
     def suspect(self, node: NodeId, now: float) -> None:
         """A soft alarm: have the next best route ready in case it becomes a verdict."""
-        if self.phase is not Phase.RUNNING or self._reserve is not None:
-            return
-        if self.route is None or self.route.index_of(node) is None:
+        route = self.route if self.phase is Phase.RUNNING and self._reserve is None else None
+        if route is None or route.index_of(node) is None:
             return
         request = self._request(now)
         route = self._planner.plan(replace(request, avoid=request.avoid | {node}))
@@ -292,7 +289,7 @@ class OriginSession:
         orders = open_orders(self.session, epoch, self.order, route, self._me)
         fresh = [(peer, order) for peer, order in orders if peer not in self._held]
         self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
-        self._deadline = self._reserve.until
+        self.deadline = self._reserve.until
         for peer, order in fresh:
             self._send(peer, order)
 
@@ -303,14 +300,14 @@ class OriginSession:
             self._enter(Phase.DONE)
 
     def tick(self, now: float) -> None:
-        if self._deadline is None or now < self._deadline:
+        if self.deadline is None or now < self.deadline:
             return
         if self.phase is Phase.OPENING:
             self._open_timed_out(now)
         elif self.phase is Phase.WAITING:
             self._plan(now)
         elif self.phase is Phase.RUNNING:
-            self._deadline = None
+            self.deadline = None
             self._drop_reserve(set())
 
     # ------------------------------------------------------------ routes
@@ -353,7 +350,7 @@ class OriginSession:
             self._fail(error)
             return
         self._enter(Phase.WAITING)
-        self._deadline = min(give_up_at, self._avoidance.next_expiry(now) or give_up_at)
+        self.deadline = min(give_up_at, self._avoidance.next_expiry(now) or give_up_at)
 
     def _open(self, route: Route, now: float) -> None:
         """Reserve the session on every hop under the next epoch."""
@@ -367,7 +364,7 @@ class OriginSession:
         self._opened = {}
         self._attempts += 1
         self._enter(Phase.OPENING)
-        self._deadline = now + self._config.open_timeout_s
+        self.deadline = now + self._config.open_timeout_s
         self._drop_reserve(kept)
         for node, message in open_orders(self.session, self.epoch, self.order, route, self._me):
             self._send(node, message)
@@ -383,7 +380,7 @@ class OriginSession:
         for node, start in zip(self.route.nodes, hop_starts, strict=True):
             self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
         self._enter(Phase.RUNNING)
-        self._deadline = None
+        self.deadline = None
         self._held = {hop.node: hop.layers for hop in self.route.hops}
         self._refusal = None
         self._progress.restart(self.route.nodes, [start.kv_length for start in hop_starts], now)
@@ -472,8 +469,6 @@ class OriginSession:
         if (pause := self._stalls.token(now)) is not None:
             self._tell("session.recovered", Level.INFO, epoch=self.epoch, **pause.milliseconds())
 
-    # ------------------------------------------------------------ small parts
-
     def _is_current(self, peer: NodeId, epoch: Epoch) -> bool:
         return (
             not self.is_done
@@ -487,7 +482,7 @@ class OriginSession:
             raise LocalProtocolError(f"session cannot go from {self.phase} to {phase}")
         self.phase = phase
         if phase is Phase.DONE:
-            self._deadline = None
+            self.deadline = None
 
     def _send(self, node: NodeId, message: Open | Resume | Release | Step) -> None:
         self._effects.append(Send(node, message))
