@@ -155,23 +155,23 @@ def _is_decoder(layer: nn.Module) -> bool:
     return any(not isinstance(child, nn.ModuleList) for child in layer.children())
 
 
-def check_cuttable(model: Any) -> None:
-    """Raises ShardError, naming the reason, when more than rows passes from layer to layer."""
+def cut_problem(model: Any) -> str | None:
+    """Why a whole model, not gated yet, cannot be run in part; None when it can."""
     config = model.config.get_text_config(decoder=True)
     layer = layer_stack(model)[0]
     for name in inspect.signature(layer.forward).parameters:
         condition = _CONDITIONAL_PARAMETERS.get(name)
         if name in _BORDER_PARAMETERS or (condition and not getattr(config, condition, 0)):
             continue
-        raise ShardError(
-            f"{config.model_type} cannot be cut between layers yet: each layer also takes {name!r}"
-        )
+        kind = config.model_type
+        return f"{kind} cannot be cut between layers yet: each layer also takes {name!r}"
+    return None
 
 
 def _reduce(model: Any, part: Part) -> None:
     config = model.config.get_text_config(decoder=True)
-    if not part.is_whole(config.num_hidden_layers):
-        check_cuttable(model)
+    if not part.is_whole(config.num_hidden_layers) and (problem := cut_problem(model)):
+        raise ShardError(problem)
     path, core, stack = _find_stack(model)
     for index, layer in enumerate(list(stack)):
         if index not in part.layers:

@@ -18,6 +18,8 @@ SMOOTHING = 0.1
 OUTLIER_FACTOR = 8.0
 """A step counts at most as this many times the present figure: one hiccup is no trend."""
 REPORT_CHANGE = 0.15
+REPORT_QUEUE_S = 0.02
+"""Change of the predicted wait that is worth a report."""
 REPORT_INTERVAL_S = 3.0
 """Between reports of a busy worker whose figures hardly change."""
 
@@ -106,6 +108,8 @@ def _differs(old: ShardSpeed, new: ShardSpeed) -> bool:
         (old.prefill_s_per_token_layer, new.prefill_s_per_token_layer),
         (old.head_s, new.head_s),
     )
+    if abs(new.queue_s - old.queue_s) > REPORT_QUEUE_S:
+        return True
     return any(abs(after - before) > REPORT_CHANGE * before for before, after in pairs)
 
 

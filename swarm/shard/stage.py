@@ -12,7 +12,7 @@ import torch
 
 from swarm.errors import ShardError
 from swarm.messages import RowType
-from swarm.shard.cut import Part, check_cuttable, install_gates, text_core
+from swarm.shard.cut import Part, cut_problem, install_gates, text_core
 from swarm.shard.kv_cache import SessionCache
 
 ROW_TYPES = {
@@ -34,6 +34,8 @@ class Stage:
         self.config = model.config.get_text_config(decoder=True)
         self._model = model
         self._core = text_core(model)
+        is_whole = part.is_whole(self.config.num_hidden_layers)
+        self._cut_problem = cut_problem(model) if is_whole else None
         self._border = install_gates(model, part.layers)
         self._names = frozenset(inspect.signature(self._core.forward).parameters)
 
@@ -68,8 +70,8 @@ class Stage:
             raise ShardError(
                 f"layers {part.layers} are not (all) held here: {self.part.layers} are"
             )
-        if part != self.part:
-            check_cuttable(self._model)
+        if part != self.part and self._cut_problem is not None:
+            raise ShardError(self._cut_problem)
         return SessionCache(self.config, part, position_limit)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
