@@ -56,6 +56,9 @@ FOREIGN_LISTEN_S = 1.5
 
 def run(options: JoinOptions) -> int:
     """Run a node until it is told to leave; the exit status. Raises ConfigError before it runs."""
+    for path in options.model:
+        if not Path(path).exists():
+            raise ConfigError(f"there is no model at {path}; give a Hugging Face folder or a .gguf")
     home = Home(options.home)
     config = _config(home, options)
     lock = home.lock()

@@ -104,6 +104,7 @@ class Hosting:
         config: ShardConfig,
         cache_dir: str,
     ) -> None:
+        """`budget` holds until the worker, which sees the device, says what it may take."""
         self._me = me
         self._config = config
         self._cache_dir = cache_dir
@@ -234,6 +235,8 @@ class Hosting:
         if h is None or h.stage is not Stage.INSPECTING:
             return
         h.inspected = message
+        if message.memory_bytes:
+            self._budget = Budget.of(message.memory_bytes, self._config)
         self.changed = True
         if h.layers is not None:
             self._load(h, message, h.layers)
