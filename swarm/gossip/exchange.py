@@ -79,9 +79,8 @@ class Exchange:
         for node in shown.buried_here:
             self._send_verdict(peer, node, now)
         for entry in shown.buried_there:
-            if entry.node != self._members.me:
-                check_incarnation(entry.incarnation)
-                self._judge.claimed(peer, entry.node, entry.incarnation, now)
+            check_incarnation(entry.incarnation)
+            self._judge.claimed(peer, entry.node, entry.incarnation, now)
         if message.reply and not message.stop:
             self._send_digest(peer, now, reply=False)
 

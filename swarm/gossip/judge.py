@@ -104,30 +104,31 @@ class Judge:
 
     def suspicion_received(self, peer: NodeId, message: Suspicion, now: float) -> None:
         check_incarnation(message.incarnation)
-        if message.subject == self._members.me:
-            self._refute(message.incarnation, now)
-            return
-        if message.accuser != peer:
+        if message.accuser != peer and message.subject != self._members.me:
             raise RemoteProtocolError("a suspicion in somebody else's name")
         self.claimed(peer, message.subject, message.incarnation, now)
 
     def verdict_received(self, peer: NodeId, message: Verdict, now: float) -> None:
         check_incarnation(message.incarnation)
-        if message.subject == self._members.me:
-            self._refute(message.incarnation, now)
-            return
         entry = self._members.get(message.subject)
         if entry is None:
             return
         if message.subject == peer:
             self._self_verdict(entry, message, now)
-        elif message.left and self._may_depart(entry, message.incarnation):
+        elif (
+            message.left
+            and message.subject != self._members.me
+            and self._may_depart(entry, message.incarnation)
+        ):
             self._depart(entry, now)
         else:
             self.claimed(peer, message.subject, message.incarnation, now)
 
     def claimed(self, peer: NodeId, subject: NodeId, incarnation: Incarnation, now: float) -> None:
         """`peer` holds `subject` for suspect or dead: probe it, and let the subject know."""
+        if subject == self._members.me:
+            self._refute(incarnation, now)
+            return
         entry = self._members.get(subject)
         if entry is None or subject == peer:
             return
@@ -166,7 +167,9 @@ class Judge:
     def probe(self, subject: NodeId, now: float) -> None:
         """Find out now, directly and through helpers, whether `subject` can be reached."""
         entry = self._members.get(subject)
-        if entry is None or entry.is_buried or self._probes.is_open(subject):
+        if entry is None or entry.is_buried or subject == self._members.me:
+            return
+        if self._probes.is_open(subject):
             return
         timeout_s = self._config.probe_timeout_s * self._parts.health.factor
         if entry.linked:
