@@ -33,6 +33,8 @@ class Tally:
     reroutes: int = 0
     stalls_ms: list[float] = field(default_factory=list)
     kills: list[str] = field(default_factory=list)
+    logs: str = ""
+    """The nodes' last log lines, where a turn went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,17 @@ def soak(folder: Path, turns: int, kill_every_s: float, parts: int, seed: int) -
     tally = Tally()
     with Swarm(folder) as swarm:
         origin = _start(swarm, parts)
-        wanted = [(body, _ids(origin, body, tally)) for body in bodies()]
+        asked = rng.sample(bodies(), min(len(bodies()), max(3, turns // 4)))
+        wanted = [(body, _ids(origin, body, tally)) for body in asked]
         before = usage(origin)
         with _killer(swarm, kill_every_s, rng, tally):
             for _ in range(turns):
                 body, ids = rng.choice(wanted)
                 if _ids(origin, body, tally) != ids:
                     tally.wrong.append(f"turn {tally.turns}: {body['prompt'][:30]!r} differs")
+        if tally.wrong:
+            tally.logs = swarm.logs()
+            return tally
         swarm.await_ready()
         swarm.await_idle()
         _check_usage(before, usage(origin))
@@ -169,6 +175,8 @@ def main() -> int:
     print_table("soak", ["what", "figure"], rows)
     for line in tally.wrong:
         console.print(line, style="red", markup=False)
+    if tally.logs:
+        console.print(tally.logs, markup=False)
     return 1 if tally.wrong else 0
 
 
