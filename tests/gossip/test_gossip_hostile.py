@@ -230,7 +230,7 @@ class Wires:
                 if self._id(other) == effect.peer:
                     message = effect.message
                     assert isinstance(message, GOSSIP_MESSAGES)
-                    self.cores[other].receive(self._id(name), message, self.now)  # type: ignore[arg-type]
+                    self.cores[other].receive(self._id(name), message, self.now)
 
 
 def test_a_copied_identity_is_reported_by_both_copies_and_does_not_race() -> None:
