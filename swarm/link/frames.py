@@ -18,8 +18,8 @@ from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.link.noise import TAG_BYTES, Cipher, CipherState
 from swarm.messages import CONTROL_FRAME_LIMIT, DATA_FRAME_LIMIT, Lane
 
-_LENGTH = struct.Struct(">I")
-LENGTH_BYTES = _LENGTH.size
+LENGTH = struct.Struct(">I")
+LENGTH_BYTES = LENGTH.size
 FRAME_LIMITS = {Lane.CONTROL: CONTROL_FRAME_LIMIT, Lane.DATA: DATA_FRAME_LIMIT}
 """Plaintext bytes of one frame."""
 BUFFER_BYTES = 128 * 1024
@@ -49,7 +49,7 @@ class Sealer:
         plaintext = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(plaintext) > self._limit:
             raise LocalProtocolError(f"a frame of {len(plaintext)} bytes, limit {self._limit}")
-        header = _LENGTH.pack(len(plaintext) + TAG_BYTES)
+        header = LENGTH.pack(len(plaintext) + TAG_BYTES)
         sealed = self._state.encrypt(header, plaintext)
         _rekey_when_due(self._state, self._rekey_frames)
         return [header + sealed] if len(sealed) < _JOIN_BELOW else [header, sealed]
@@ -67,7 +67,7 @@ class Opener:
     def open(self, body: memoryview) -> bytes:
         """The plaintext of one frame's ciphertext. Raises RemoteProtocolError."""
         try:
-            plaintext = self._state.decrypt(_LENGTH.pack(len(body)), body)
+            plaintext = self._state.decrypt(LENGTH.pack(len(body)), body)
         except InvalidTag as error:
             raise RemoteProtocolError("a frame is forged, repeated or out of order") from error
         _rekey_when_due(self._state, self._rekey_frames)
@@ -130,7 +130,7 @@ class FrameBuffer:
             return None
         size = self._pending_bytes()
         if not size:
-            (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+            (length,) = LENGTH.unpack_from(self._buffer, self._start)
             raise RemoteProtocolError(f"a frame claims {length} bytes, limit {self.limit}")
         if self._end - self._start < size:
             return None
@@ -142,7 +142,7 @@ class FrameBuffer:
         """Size of the frame under way, length field included; 0 where unknown or not allowed."""
         if self._end - self._start < LENGTH_BYTES:
             return 0
-        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        (length,) = LENGTH.unpack_from(self._buffer, self._start)
         return LENGTH_BYTES + int(length) if length <= self.limit else 0
 
     def _usual_bytes(self) -> int:

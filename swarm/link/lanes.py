@@ -23,6 +23,7 @@ class OpenDataLane:
     """Dial the same address again for the data lane of this control connection."""
 
     control: ConnectionId
+    binding: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class LinkTable:
         link = _Link(peer, connection, binding)
         self._pending[connection] = link
         self._by_connection[connection] = link
-        return [OpenDataLane(connection)] if peer.dialled else []
+        return [OpenDataLane(connection, binding)] if peer.dialled else []
 
     def data_ready(
         self, connection: ConnectionId, found: Established, *, dialled: bool, now: float
@@ -157,10 +158,6 @@ class LinkTable:
         """The peer on this connection, if its link is up."""
         link = self._by_connection.get(connection)
         return link.peer if link is not None and link.up_since is not None else None
-
-    def binding_of(self, control: ConnectionId) -> bytes | None:
-        link = self._pending.get(control)
-        return None if link is None else link.binding
 
     def peers(self) -> tuple[Peer, ...]:
         return tuple(link.peer for link in self._up.values())
@@ -242,7 +239,7 @@ class LinkTable:
 
 @dataclass(slots=True)
 class DialRound:
-    """One `dial`: several addresses at once, an outcome in the end."""
+    """One `dial`: several addresses at once. It ends linked, or failed when all came to nothing."""
 
     addresses: tuple[Address, ...]
     expected: NodeId | None
@@ -255,25 +252,24 @@ class DialRound:
     def start(addresses: tuple[Address, ...], expected: NodeId | None) -> DialRound:
         return DialRound(addresses, expected, list(addresses))
 
-    def reached(self, address: Address, node: NodeId) -> bool:
-        """An address authenticated as `node`. True when that decides the round: drop the others."""
-        if self.expected is not None and node != self.expected:
-            self.failures.append(f"{address} is another node")
-            self.open.remove(address)
-            return False
-        if self.chosen is None:
+    def is_stranger(self, node: NodeId) -> bool:
+        """Whether a node that answered is not the one this round looks for."""
+        return self.expected is not None and node != self.expected
+
+    def reached(self, address: Address) -> bool:
+        """An address authenticated as a node looked for. False when another one was faster."""
+        if self.chosen is None and not self.over:
             self.chosen = address
         return self.chosen == address
 
     def failed(self, address: Address, reason: str) -> bool:
-        """An address came to nothing. True when the whole round has failed by that."""
+        """An address came to nothing. True when by that the whole round has failed."""
         if self.over or address not in self.open:
             return False
         self.open.remove(address)
         self.failures.append(f"{address}: {reason}")
-        if address == self.chosen:
-            self.over = True
-        return self._exhausted()
+        self.over = address == self.chosen or not self.open
+        return self.over
 
     def linked(self, address: Address) -> None:
         """The link through this address is up."""
@@ -282,7 +278,3 @@ class DialRound:
     @property
     def reason(self) -> str:
         return "; ".join(self.failures)
-
-    def _exhausted(self) -> bool:
-        self.over = self.over or not self.open
-        return self.over

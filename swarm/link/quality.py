@@ -1,15 +1,19 @@
-"""How good a link is: round trip time and goodput from few samples. Pure."""
+"""How good a link is: what it sends to find out, and what a few samples say. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from statistics import median
 
+from swarm.config import LinkConfig
+from swarm.messages import GoodputEcho, GoodputProbe, Message, Ping, Pong
+
 _RTT_SAMPLES = 16
 _RTT_AGE_S = 60.0
 _RTT_QUANTILE = 0.2
 _GOODPUT_SAMPLES = 5
 _MIN_TRANSFER_FRACTION = 0.1
+_OUTSTANDING_MAX = 16
 
 
 class RttEstimator:
@@ -54,3 +58,63 @@ class GoodputEstimator:
 
     def value_bytes_s(self) -> float | None:
         return median(self._samples) if self._samples else None
+
+
+class Upkeep:
+    """The messages that measure one link: Ping and Pong, bulk probe and echo.
+
+    Facts in, messages to send out. A stamp that was never sent, or was answered before, is ignored.
+    """
+
+    def __init__(self, config: LinkConfig, now: float) -> None:
+        self._config = config
+        self._rtt = RttEstimator()
+        self._goodput = GoodputEstimator()
+        self._pings: dict[int, float] = {}
+        self._probes: dict[int, float] = {}
+        self._next_stamp = 1
+        self._probe_due = now
+
+    def tick(self, now: float, *, data_idle: bool) -> list[Message]:
+        """Every `ping_interval_s`, the first time as the link comes up."""
+        return [Ping(self._stamp(self._pings, now)), *self._probe(now, data_idle)]
+
+    def received(self, message: Message, now: float, *, data_idle: bool) -> list[Message]:
+        match message:
+            case Ping(stamp):
+                return [Pong(stamp)]
+            case GoodputProbe(stamp):
+                return [GoodputEcho(stamp)]
+            case Pong(stamp):
+                sent = self._pings.pop(stamp, None)
+                if sent is not None:
+                    self._rtt.sample(now - sent, now)
+                return self._probe(now, data_idle)
+            case GoodputEcho(stamp):
+                sent = self._probes.pop(stamp, None)
+                if sent is not None:
+                    size = self._config.goodput_probe_bytes
+                    self._goodput.sample(size, now - sent, self._rtt.value_s(now))
+        return []
+
+    def rtt_s(self, now: float) -> float | None:
+        return self._rtt.value_s(now)
+
+    def goodput_bytes_s(self) -> float | None:
+        return self._goodput.value_bytes_s()
+
+    def _probe(self, now: float, data_idle: bool) -> list[Message]:
+        """A bulk probe when it is due, the round trip is known, and it would not queue."""
+        size = self._config.goodput_probe_bytes
+        if not size or not data_idle or now < self._probe_due or self._rtt.value_s(now) is None:
+            return []
+        self._probe_due = now + self._config.goodput_probe_interval_s
+        return [GoodputProbe(self._stamp(self._probes, now), bytes(size))]
+
+    def _stamp(self, outstanding: dict[int, float], now: float) -> int:
+        stamp = self._next_stamp
+        self._next_stamp += 1
+        outstanding[stamp] = now
+        if len(outstanding) > _OUTSTANDING_MAX:
+            del outstanding[next(iter(outstanding))]
+        return stamp

@@ -1,0 +1,273 @@
+"""One TCP connection: its handshake, then sealed messages of one lane.
+
+A connection decides nothing about links: it tells its owner what happened. Whatever the other
+side sends ends at worst in `ended`, with a reason; nothing of it reaches the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from swarm.config import LinkConfig
+from swarm.errors import HandshakeFailed, RemoteProtocolError
+from swarm.link.frames import FRAME_LIMITS, LENGTH, FrameBuffer, Opener, Sealer
+from swarm.link.handshake import HANDSHAKE_LIMIT, Established, Handshake
+from swarm.link.noise import TAG_BYTES
+from swarm.link.sockets_io import plain_error, printable, remote_host, set_options, set_user_timeout
+from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode, encode
+from swarm.terms import Address
+
+_LINGER_S = 1.0
+"""How long a goodbye may take to leave before the connection is broken off."""
+CLOSED_BY_PEER = "the peer closed the connection"
+
+
+class ConnectionOwner(Protocol):
+    def opened(self, connection: Connection) -> bool:
+        """Whether it may begin its handshake. Asked once, for accepted connections only."""
+
+    def proven(self, connection: Connection) -> None:
+        """The other side holds the swarm key."""
+
+    def objection(self, connection: Connection, found: Established) -> str | None:
+        """Why the node at the other end is not wanted; None when it is."""
+
+    def authenticated(self, connection: Connection, found: Established) -> None: ...
+
+    def received(self, connection: Connection, message: Message) -> bool:
+        """Take a message. False: not yet; offer it again after `release`."""
+
+    def heard(self, connection: Connection) -> None: ...
+
+    def writable(self, connection: Connection) -> None: ...
+
+    def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
+        """Told once, whatever ended it, also when this side did."""
+
+    def gone(self, connection: Connection) -> None:
+        """Told last: the socket is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSetup:
+    """`address`: what was dialled; None for an accepted connection."""
+
+    number: int
+    handshake: Handshake
+    address: Address | None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module. `established` is None until both sides have authenticated."""
+
+    def __init__(self, setup: ConnectionSetup, config: LinkConfig, owner: ConnectionOwner) -> None:
+        self.number = setup.number
+        self.dialled = setup.address is not None
+        self.address = setup.address or Address("", 0)
+        self.established: Established | None = None
+        self.proved = False
+        """Whether the other side holds the swarm key."""
+        self.busy = False
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._config = config
+        self._owner = owner
+        self._handshake = setup.handshake
+        self._buffer = FrameBuffer(HANDSHAKE_LIMIT)
+        self._transport: asyncio.Transport | None = None
+        self._sealer: Sealer | None = None
+        self._opener: Opener | None = None
+        self._held: Message | None = None
+        self._draining = False
+        self._ended = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ what the owner may do
+
+    def send(self, message: Message) -> bool:
+        """Seal and write a message. False when this connection is over, or too much is unsent."""
+        if self._ended or self._transport is None or self._sealer is None:
+            return False
+        pieces = encode(message)
+        waiting = self._transport.get_write_buffer_size()
+        if waiting + sum(map(len, pieces)) > self._config.send_buffer_limit_bytes:
+            cause = f"the peer does not read: {waiting} bytes are unsent"
+            asyncio.get_running_loop().call_soon(self.fail, cause)
+            return False
+        for buffer in self._sealer.seal(pieces):
+            self.bytes_out += len(buffer)
+            self._transport.write(buffer)
+        return True
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def settled(self) -> None:
+        """The link is up: the time allowed for getting there no longer counts."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def release(self) -> None:
+        """Offer again what the owner did not take, and read on."""
+        if self._ended or self._transport is None:
+            return
+        self._transport.resume_reading()
+        self._drain()
+
+    def close(self, reason: str) -> None:
+        """Say goodbye where that is possible, and let what is written leave. `ended` is orderly."""
+        if self._ended:
+            return
+        if self.established is not None and self.established.lane is Lane.CONTROL:
+            self.send(Goodbye(reason))
+        self._leave(reason, orderly=True)
+
+    def fail(self, cause: str) -> None:
+        """Break off at once."""
+        if self._ended:
+            return
+        self._finish(cause, orderly=False)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------ what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self.dialled:
+            self.address = Address(remote_host(transport.get_extra_info("peername")), 0)
+            if not self._owner.opened(self):
+                self.fail("too many handshakes at once")
+                return
+        set_options(transport.get_extra_info("socket"))
+        self._deadline = asyncio.get_running_loop().call_later(
+            self._config.handshake_timeout_s, self.fail, "the handshake took too long"
+        )
+        if self.dialled:
+            self._write_plain(self._handshake.start())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_in += nbytes
+        self._buffer.filled(nbytes)
+        if not self._ended:
+            self._owner.heard(self)
+            self._drain()
+
+    def eof_received(self) -> bool:
+        self._finish(CLOSED_BY_PEER, orderly=False)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(CLOSED_BY_PEER if exc is None else plain_error(exc), orderly=False)
+        self.settled()
+        self._transport = None
+        self._owner.gone(self)
+
+    def pause_writing(self) -> None:
+        self.busy = True
+
+    def resume_writing(self) -> None:
+        self.busy = False
+        if not self._ended:
+            self._owner.writable(self)
+
+    # ------------------------------------------------------------ inside
+
+    def _drain(self) -> None:
+        """Handle what is whole in the buffer. Every fault of the other side ends here."""
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while not self._ended and (self._held is None or self._offer_held()):
+                body = self._buffer.next_body()
+                if body is None:
+                    break
+                self._on_body(body)
+        except (RemoteProtocolError, HandshakeFailed) as error:
+            self.fail(str(error))
+        finally:
+            self._draining = False
+
+    def _offer_held(self) -> bool:
+        message = self._held
+        if message is None or not self._owner.received(self, message):
+            return False
+        self._held = None
+        return not self._ended
+
+    def _on_body(self, body: memoryview) -> None:
+        if self._opener is None or self.established is None:
+            self._on_handshake(bytes(body))
+            return
+        message = decode(self._opener.open(body), PEER_MESSAGES, self.established.lane)
+        if isinstance(message, Goodbye):
+            self._finish(printable(message.reason), orderly=True)
+            if self._transport is not None:
+                self._transport.abort()
+        elif message is not None and not self._owner.received(self, message):
+            self._held = message
+            if self._transport is not None:
+                self._transport.pause_reading()
+
+    def _on_handshake(self, message: bytes) -> None:
+        reply = self._handshake.receive(message)
+        found = reply.established
+        objection = None if found is None else self._owner.objection(self, found)
+        if objection is not None and self.dialled:
+            # Before the last message, so that the other side learns no more of this one.
+            self.fail(objection)
+            return
+        if reply.answer is not None:
+            self._write_plain(reply.answer)
+            self.proved = True
+            self._owner.proven(self)
+        if reply.failure is not None:
+            self._leave(str(reply.failure), orderly=False)
+        elif found is not None:
+            self._switch_to_frames(found)
+            if objection is not None:
+                self.close(objection)
+            else:
+                self._owner.authenticated(self, found)
+
+    def _switch_to_frames(self, found: Established) -> None:
+        rekey_frames = self._config.rekey_frames
+        self.established = found
+        self._sealer = Sealer(found.cipher, found.send_key, found.lane, rekey_frames)
+        self._opener = Opener(found.cipher, found.receive_key, rekey_frames)
+        self._buffer.allow(FRAME_LIMITS[found.lane] + TAG_BYTES)
+        if self._transport is None:
+            return
+        self._transport.set_write_buffer_limits(high=self._config.send_buffer_bytes)
+        if found.lane is Lane.CONTROL:
+            set_user_timeout(self._transport.get_extra_info("socket"), self._config.user_timeout_ms)
+
+    def _write_plain(self, message: bytes) -> None:
+        """A handshake message; frames and these share the length field."""
+        frame = LENGTH.pack(len(message)) + message
+        self.bytes_out += len(frame)
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def _leave(self, reason: str, *, orderly: bool) -> None:
+        """End, but let what is written leave."""
+        self._finish(reason, orderly=orderly)
+        if self._transport is not None:
+            self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(_LINGER_S, self._transport.abort)
+
+    def _finish(self, cause: str, *, orderly: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self.settled()
+        self._owner.ended(self, cause, orderly)

@@ -1,0 +1,101 @@
+"""Socket options, addresses and this machine's AES, as far as the platform tells."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+from swarm.terms import Address
+
+_KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+"""Seconds, seconds, count: an idle connection to a host that vanished is reaped in 11 s."""
+_TEXT_MAX = 200
+_RESOLVED_MAX = 4
+
+
+def set_options(sock: Any) -> None:
+    """No delay, keepalive. `sock`: as `get_extra_info` gives it, or None."""
+    if sock is None:
+        return
+    options = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    ]
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    for level, option, value in options:
+        _try_option(sock, level, option, value)
+
+
+def set_user_timeout(sock: Any, timeout_ms: int) -> None:
+    """Bytes unacknowledged this long end the connection.
+
+    For control lanes only: it also counts time in which a live peer's receive window is shut, and
+    a data lane may be shut that long by a reader that is merely slow.
+    """
+    if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        _try_option(sock, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+
+
+def _try_option(sock: Any, level: int, option: int, value: int) -> None:
+    """Options are an extra: a platform that lacks one works without."""
+    try:
+        sock.setsockopt(level, option, value)
+    except OSError:
+        return
+
+
+async def resolve(address: Address) -> list[str]:
+    """The IP literals behind an address, at least one. Raises OSError or ValueError.
+
+    Names are looked up here and not by `create_connection`: uvloop leaves the error of a look-up
+    that is no longer wanted to the loop's exception handler.
+    """
+    try:
+        ipaddress.ip_address(address.host.partition("%")[0])
+    except ValueError:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))[:_RESOLVED_MAX]
+    return [address.host]
+
+
+def remote_host(peername: Any) -> str:
+    """The host of a `peername`, IPv4 in its own form; empty where there is none."""
+    if not isinstance(peername, tuple) or not peername:
+        return ""
+    return str(peername[0]).removeprefix("::ffff:")
+
+
+def printable(text: str) -> str:
+    """Text from the other side, fit for a log line."""
+    return "".join(letter for letter in text if letter.isprintable())[:_TEXT_MAX]
+
+
+def plain_error(error: Exception) -> str:
+    """A short reason without addresses and error numbers."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, socket.gaierror):
+        return "the name is not known"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return printable(str(error)) or type(error).__name__
+
+
+def aes_in_hardware() -> bool:
+    """Whether AES-GCM is fast here: then it beats ChaCha20-Poly1305 threefold, else it loses."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        return any(
+            "aes" in line.split()
+            for line in cpuinfo.read_text(errors="replace").splitlines()
+            if line.lower().startswith(("flags", "features"))
+        )
+    return platform.machine().lower() in ("x86_64", "amd64", "arm64")

@@ -1,0 +1,370 @@
+"""`Links` over TCP: listening, dialling, and carrying out what the link table orders."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import assert_never
+
+from swarm.config import LinkConfig
+from swarm.link.admission import HandshakeGate, NoteBudget, ReplayCache
+from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
+from swarm.link.dial_io import SLOWER, Dialler, DialPorts
+from swarm.link.handshake import Credentials, Entropy, Established, Handshake
+from swarm.link.lanes import (
+    CloseConnection,
+    DialRound,
+    LinkDown,
+    LinkTable,
+    LinkUp,
+    OpenDataLane,
+    TableEffect,
+    TableLimits,
+)
+from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, LinkEvents, LinkStats, Peer
+from swarm.link.quality import Upkeep
+from swarm.messages import (
+    GoodputEcho,
+    GoodputProbe,
+    Lane,
+    Message,
+    Ping,
+    Pong,
+)
+from swarm.notes import Level, NoteSink, note
+from swarm.terms import Address, Incarnation, NodeId, short
+
+_NOTES_PER_S = 5.0
+_NOTES_BURST = 20.0
+_QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER)
+_UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes."""
+
+    clock: Callable[[], float]
+    entropy: Entropy
+    notes: NoteSink
+
+
+@dataclass(slots=True)
+class _LinkUpkeep:
+    control: Connection
+    data: Connection
+    upkeep: Upkeep
+    timer: asyncio.TimerHandle | None = None
+
+
+class TcpLinks:
+    """See `link_io.Links`. Owns every connection, timer and dialling task it makes."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        config: LinkConfig,
+        events: LinkEvents,
+        surroundings: Surroundings,
+    ) -> None:
+        self._credentials = credentials
+        self._config = config
+        self._events = events
+        self._clock = surroundings.clock
+        self._entropy = surroundings.entropy
+        self._notes = surroundings.notes
+        self._table = LinkTable(
+            credentials.identity.node_id, TableLimits(config.links_max, config.handshake_timeout_s)
+        )
+        self._gate = HandshakeGate(config.handshakes_half_open_max, config.handshakes_per_second)
+        self._replays = ReplayCache()
+        self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
+        self._connections: dict[int, Connection] = {}
+        self._last_number = 0
+        self._links: dict[NodeId, _LinkUpkeep] = {}
+        ports = DialPorts(self._dialled, self._round_failed, self.gone)
+        self._dialler = Dialler(ports, config.dial_timeout_s)
+        self._deferred: list[Callable[[], None]] = []
+        self._servers: list[asyncio.Server] = []
+        self._closing = False
+        self._all_gone: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------ Links
+
+    def set_incarnation(self, incarnation: Incarnation) -> None:
+        """What handshakes say from now on; links that are up keep what they said."""
+        self._credentials = dataclasses.replace(self._credentials, incarnation=incarnation)
+
+    async def listen(self, host: str, port: int) -> Address:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._accepted, host, port)
+        self._servers.append(server)
+        bound = int(server.sockets[0].getsockname()[1])
+        self._credentials = dataclasses.replace(self._credentials, listening_port=bound)
+        return Address(host, bound)
+
+    def dial(self, addresses: Sequence[Address], expected: NodeId | None) -> None:
+        round_ = DialRound.start(tuple(dict.fromkeys(addresses)), expected)
+        if round_.addresses and not self._closing:
+            self._dialler.start(round_)
+        else:
+            self._defer(partial(self._events.dial_failed, (), expected, "no address to dial"))
+
+    def send(self, peer: NodeId, message: Message) -> bool:
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        return (link.control if message.LANE is Lane.CONTROL else link.data).send(message)
+
+    def data_lane_busy(self, peer: NodeId) -> bool:
+        link = self._links.get(peer)
+        return link is None or link.data.busy
+
+    def close(self, peer: NodeId, reason: str) -> None:
+        self._apply(self._table.close(peer, reason), defer=True)
+
+    def stats(self, peer: NodeId) -> LinkStats | None:
+        link = self._links.get(peer)
+        if link is None:
+            return None
+        return LinkStats(
+            rtt_s=link.upkeep.rtt_s(self._clock()),
+            goodput_bytes_s=link.upkeep.goodput_bytes_s(),
+            bytes_in=link.control.bytes_in + link.data.bytes_in,
+            bytes_out=link.control.bytes_out + link.data.bytes_out,
+        )
+
+    def peers(self) -> tuple[Peer, ...]:
+        return self._table.peers()
+
+    async def close_all(self, reason: str) -> None:
+        self._closing = True
+        for server in self._servers:
+            server.close()
+        await self._dialler.close(reason)
+        for peer in self.peers():
+            self.close(peer.node, reason)
+        for connection in list(self._connections.values()):
+            connection.fail(reason)
+        if self._connections:
+            self._all_gone = asyncio.get_running_loop().create_future()
+            await self._all_gone
+        self._flush()
+
+    # ------------------------------------------------------------ what connections tell
+
+    def opened(self, connection: Connection) -> bool:
+        if self._closing:
+            return False
+        admission = self._gate.admit(connection.number, self._clock())
+        evicted = self._connections.get(admission.evicted or 0)
+        if evicted is not None:
+            evicted.fail("made room for a newer connection")
+        return admission.admitted
+
+    def proven(self, connection: Connection) -> None:
+        self._gate.proven(connection.number)
+
+    def objection(self, connection: Connection, found: Established) -> str | None:
+        self._dialler.found(connection, found.node)
+        dialled = connection.dialled
+        objection = self._table.objection(found, dialled=dialled, now=self._clock())
+        return objection or self._dialler.objection(connection)
+
+    def authenticated(self, connection: Connection, found: Established) -> None:
+        self._gate.authenticated(connection.number)
+        if found.lane is Lane.DATA:
+            dialled = connection.dialled
+            effects = self._table.data_ready(
+                connection.number, found, dialled=dialled, now=self._clock()
+            )
+        else:
+            peer = _peer(connection, found)
+            effects = self._table.control_ready(connection.number, peer, found.binding)
+            self._dialler.authenticated(connection)
+        self._apply(effects)
+
+    def received(self, connection: Connection, message: Message) -> bool:
+        peer = self._table.peer_of(connection.number)
+        if peer is None:
+            self._apply(self._table.heard(connection.number, self._clock()))
+            peer = self._table.peer_of(connection.number)
+        link = None if peer is None else self._links.get(peer.node)
+        if peer is None or link is None:
+            return False
+        if isinstance(message, _UPKEEP):
+            now = self._clock()
+            self._send_upkeep(link, link.upkeep.received(message, now, data_idle=_idle(link)))
+        else:
+            self._events.message_received(peer.node, message)
+        return True
+
+    def heard(self, connection: Connection) -> None:
+        peer = self._table.peer_of(connection.number)
+        if peer is not None:
+            self._events.heard(peer.node)
+
+    def writable(self, connection: Connection) -> None:
+        peer = self._table.peer_of(connection.number)
+        found = connection.established
+        if peer is not None and found is not None and found.lane is Lane.DATA:
+            self._events.lane_writable(peer.node)
+
+    def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
+        self._gate.gone(connection.number)
+        if self._table.peer_of(connection.number) is None and not self._closing:
+            self._note_refusal(connection, cause)
+        self._apply(self._table.lost(connection.number, cause, orderly))
+        self._dialler.ended(connection, cause)
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        if self._all_gone is not None and not self._connections and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    # ------------------------------------------------------------ orders of the table
+
+    def _apply(self, effects: list[TableEffect], *, defer: bool = False) -> None:
+        """Carry out orders in their order; `defer` keeps events for later, since a node is calling."""
+        if not defer:
+            self._flush()
+        for effect in effects:
+            match effect:
+                case OpenDataLane(control, binding):
+                    self._dialler.open_data_lane(self._connections[control], binding)
+                case CloseConnection(number, reason, tell):
+                    self._close_connection(number, reason, tell)
+                case LinkUp():
+                    self._link_up(effect)
+                case LinkDown() if defer:
+                    self._link_gone(effect)
+                    self._defer(partial(self._tell_down, effect))
+                case LinkDown():
+                    self._link_gone(effect)
+                    self._tell_down(effect)
+                case _:
+                    assert_never(effect)
+
+    def _close_connection(self, number: int, reason: str, tell: bool) -> None:
+        connection = self._connections.get(number)
+        if connection is not None:
+            (connection.close if tell else connection.fail)(reason)
+
+    def _link_up(self, up: LinkUp) -> None:
+        control, data = self._connections[up.control], self._connections[up.data]
+        upkeep = Upkeep(self._config, self._clock())
+        link = _LinkUpkeep(control, data, upkeep)
+        self._links[up.peer.node] = link
+        control.settled()
+        data.settled()
+        self._dialler.linked(control)
+        self._notes(
+            note(
+                "link.up",
+                peer=short(up.peer.node),
+                address=str(up.peer.address),
+                dialled=up.peer.dialled,
+                incarnation=up.peer.incarnation,
+                protocol=up.peer.protocol,
+            )
+        )
+        # The first ping is also what tells the other side that this link was chosen.
+        self._tick(link)
+        self._events.link_up(up.peer)
+        control.release()
+        data.release()
+
+    def _link_gone(self, down: LinkDown) -> None:
+        link = self._links.pop(down.peer)
+        if link.timer is not None:
+            link.timer.cancel()
+        level = Level.INFO if down.orderly else Level.WARNING
+        self._notes(
+            note(
+                "link.down",
+                level,
+                peer=short(down.peer),
+                cause=down.cause,
+                orderly=down.orderly,
+            )
+        )
+
+    def _tell_down(self, down: LinkDown) -> None:
+        self._events.link_down(down.peer, down.cause, down.orderly)
+
+    def _tick(self, link: _LinkUpkeep) -> None:
+        messages = link.upkeep.tick(self._clock(), data_idle=_idle(link))
+        loop = asyncio.get_running_loop()
+        link.timer = loop.call_later(self._config.ping_interval_s, self._tick, link)
+        self._send_upkeep(link, messages)
+
+    def _send_upkeep(self, link: _LinkUpkeep, messages: list[Message]) -> None:
+        for message in messages:
+            (link.control if message.LANE is Lane.CONTROL else link.data).send(message)
+
+    # ------------------------------------------------------------ making connections
+
+    def _accepted(self) -> Connection:
+        def is_fresh(ephemeral: bytes) -> bool:
+            return self._replays.is_fresh(ephemeral, self._clock())
+
+        handshake = Handshake.accepter(self._credentials, self._entropy, is_fresh)
+        return self._new_connection(handshake, None)
+
+    def _dialled(self, lane: Lane, binding: bytes, address: Address) -> Connection:
+        handshake = Handshake.dialler(self._credentials, self._entropy, lane, binding)
+        return self._new_connection(handshake, address)
+
+    def _new_connection(self, handshake: Handshake, address: Address | None) -> Connection:
+        self._last_number += 1
+        setup = ConnectionSetup(self._last_number, handshake, address)
+        connection = Connection(setup, self._config, self)
+        self._connections[setup.number] = connection
+        return connection
+
+    def _round_failed(self, round_: DialRound) -> None:
+        if not self._closing:
+            self._flush()
+            self._events.dial_failed(round_.addresses, round_.expected, round_.reason)
+
+    # ------------------------------------------------------------ telling
+
+    def _defer(self, event: Callable[[], None]) -> None:
+        """Events never come from inside a call of the node's own; but before any later event."""
+        self._deferred.append(event)
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        while self._deferred:
+            self._deferred.pop(0)()
+
+    def _note_refusal(self, connection: Connection, cause: str) -> None:
+        """A connection ended before its link was up. Quiet where that is in the order of things."""
+        quiet = cause in _QUIET or (connection.proved and cause == CLOSED_BY_PEER)
+        suppressed = None if quiet else self._note_budget.take(self._clock())
+        if suppressed is None:
+            return
+        event = "link.dial_failed" if connection.dialled else "link.refused"
+        level = Level.INFO if connection.dialled else Level.WARNING
+        address = str(connection.address) if connection.dialled else connection.address.host
+        self._notes(note(event, level, address=address, cause=cause, suppressed=suppressed))
+
+
+def _peer(connection: Connection, found: Established) -> Peer:
+    dialled = connection.dialled
+    address = connection.address
+    return Peer(
+        node=found.node,
+        public_key=found.public_key,
+        incarnation=found.incarnation,
+        address=address if dialled else Address(address.host, found.listening_port),
+        protocol=found.protocol,
+        dialled=dialled,
+    )
+
+
+def _idle(link: _LinkUpkeep) -> bool:
+    return link.data.unsent_bytes == 0

@@ -1,0 +1,212 @@
+"""Nodes made of links alone, for tests: what they were told, and how to wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from swarm.config import LinkConfig
+from swarm.link.handshake import Credentials, ProtocolRange
+from swarm.link.identity import Identity, SwarmKey
+from swarm.link.link_io import Peer
+from swarm.link.tcp_io import Surroundings, TcpLinks
+from swarm.messages import Message
+from swarm.notes import Note
+from swarm.terms import Address, Incarnation, NodeId
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+WAIT_S = 5.0
+KEY = SwarmKey(bytes(range(32)))
+OTHER_KEY = SwarmKey(bytes(32))
+CONFIG = LinkConfig(handshakes_per_second=100_000, goodput_probe_bytes=0)
+
+
+class Recorder:
+    """LinkEvents that remembers everything and wakes whoever waits."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.up: dict[NodeId, Peer] = {}
+        self.messages: list[tuple[NodeId, Message]] = []
+        self.heard_count = 0
+        self.notes: list[Note] = []
+        self.on_message: Callable[[NodeId, Message], None] = lambda peer, message: None
+        self._changed = asyncio.Event()
+
+    def link_up(self, peer: Peer) -> None:
+        assert peer.node not in self.up, "two ups in a row"
+        self.up[peer.node] = peer
+        self._add("up", peer.node)
+
+    def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
+        del self.up[peer]
+        self._add("down", peer, cause, orderly)
+
+    def message_received(self, peer: NodeId, message: Message) -> None:
+        assert peer in self.up
+        self.messages.append((peer, message))
+        self.on_message(peer, message)
+        self._changed.set()
+
+    def heard(self, peer: NodeId) -> None:
+        assert peer in self.up
+        self.heard_count += 1
+
+    def dial_failed(
+        self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str
+    ) -> None:
+        self._add("dial_failed", expected, reason)
+
+    def lane_writable(self, peer: NodeId) -> None:
+        self._add("writable", peer)
+
+    def note(self, entry: Note) -> None:
+        self.notes.append(entry)
+        self._changed.set()
+
+    def _add(self, *entry: Any) -> None:
+        self.log.append(entry)
+        self._changed.set()
+
+    def all(self, kind: str) -> list[tuple[Any, ...]]:
+        return [entry for entry in self.log if entry[0] == kind]
+
+    def noted(self, event: str) -> list[Note]:
+        return [entry for entry in self.notes if entry.event == event]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@dataclass(slots=True)
+class LinkNode:
+    links: Any
+    events: Recorder
+    address: Address
+    identity: Identity
+
+    @property
+    def id(self) -> NodeId:
+        return self.identity.node_id
+
+    async def linked_to(self, *others: LinkNode) -> None:
+        await self.events.until(lambda: all(other.id in self.events.up for other in others))
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How to make a node that differs from the usual one."""
+
+    seed: int = 0
+    key: SwarmKey = KEY
+    incarnation: int = 1
+    protocol: ProtocolRange = field(default_factory=ProtocolRange)
+    aes: bool = True
+    config: LinkConfig = CONFIG
+
+
+def tcp_links(build: Build, identity: Identity, events: Recorder) -> TcpLinks:
+    credentials = Credentials(
+        identity,
+        build.key,
+        Incarnation(build.incarnation),
+        aes=build.aes,
+        protocol=build.protocol,
+    )
+    surroundings = Surroundings(time.monotonic, os.urandom, events.note)
+    return TcpLinks(credentials, build.config, events, surroundings)
+
+
+KINDS: dict[str, Callable[[Build, Identity, Recorder], Any]] = {"tcp": tcp_links}
+
+
+class Bench:
+    """Makes nodes of one kind of link and ends them all."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._nodes: list[LinkNode] = []
+        self._seeds = itertools.count(1)
+
+    async def node(self, build: Build | None = None) -> LinkNode:
+        build = build or Build()
+        seed = build.seed or next(self._seeds)
+        identity = Identity(seed.to_bytes(32, "big"))
+        events = Recorder()
+        links = KINDS[self._kind](build, identity, events)
+        address = await links.listen("127.0.0.1", 0)
+        node = LinkNode(links, events, address, identity)
+        self._nodes.append(node)
+        return node
+
+    async def pair(self, first: Build | None = None, second: Build | None = None) -> Pair:
+        """Two linked nodes; the first has dialled."""
+        left, right = await self.node(first), await self.node(second)
+        left.links.dial([right.address], right.id)
+        await left.linked_to(right)
+        await right.linked_to(left)
+        return Pair(left, right)
+
+    async def close(self) -> None:
+        for node in self._nodes:
+            await node.links.close_all("the test is over")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    left: LinkNode
+    right: LinkNode
+
+
+def run(loop_name: str, kind: str, scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    """Run a scenario on a loop; nothing may reach the loop's exception handler or be left over."""
+    trouble: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: trouble.append(context))
+        bench = Bench(kind)
+        try:
+            await scenario(bench)
+        finally:
+            await bench.close()
+        await asyncio.sleep(0)
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert not left, left
+
+    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+        runner.run(main())
+    assert not trouble, trouble
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(
+    address: Address,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A plain TCP connection to a node, for whoever does not play by the rules."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def with_config(**changes: Any) -> Build:
+    return Build(config=dataclasses.replace(CONFIG, **changes))

@@ -1,0 +1,533 @@
+"""What every kind of link must do, on every loop that the node runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from link_pair import (
+    CONFIG,
+    KINDS,
+    LOOPS,
+    OTHER_KEY,
+    Bench,
+    Build,
+    raw_connection,
+    run,
+    with_config,
+)
+
+from swarm.errors import LocalProtocolError, RemoteProtocolError
+from swarm.link.handshake import ProtocolRange
+from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED
+from swarm.messages import FileChunk, FileRequest, Heartbeat, ModelId, Suspicion
+from swarm.terms import Address, Incarnation
+
+MODEL = ModelId("0" * 32)
+Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=[(loop, kind) for loop in LOOPS for kind in KINDS], ids="-".join)
+def link(request: pytest.FixtureRequest) -> Scenario:
+    loop, kind = request.param
+    return lambda scenario: run(loop, kind, scenario)
+
+
+def control(number: int) -> Heartbeat:
+    return Heartbeat(state_hash=bytes(8), incarnation=Incarnation(number))
+
+
+def data(number: int, size: int) -> FileChunk:
+    return FileChunk(MODEL, "f", number, size, bytes([number % 256]) * size)
+
+
+def test_up_and_both_lanes_in_order(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        for number in range(300):
+            assert pair.left.links.send(pair.right.id, control(number))
+            assert pair.left.links.send(pair.right.id, data(number, 1 + number * 50))
+            assert pair.right.links.send(pair.left.id, control(number))
+        await pair.right.events.until(lambda: len(pair.right.events.messages) == 600)
+        await pair.left.events.until(lambda: len(pair.left.events.messages) == 300)
+        got = [message for _, message in pair.right.events.messages]
+        assert [m for m in got if isinstance(m, Heartbeat)] == [control(n) for n in range(300)]
+        chunks = [m for m in got if isinstance(m, FileChunk)]
+        assert chunks == [data(n, 1 + n * 50) for n in range(300)]
+
+    link(scenario)
+
+
+def test_who_the_peer_is(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(Build(incarnation=7), None)
+        seen_by_right = pair.right.events.up[pair.left.id]
+        assert seen_by_right.public_key == pair.left.identity.public_key
+        assert seen_by_right.incarnation == 7
+        assert seen_by_right.address == pair.left.address
+        assert not seen_by_right.dialled
+        seen_by_left = pair.left.events.up[pair.right.id]
+        assert seen_by_left.address == pair.right.address
+        assert seen_by_left.dialled
+        assert pair.left.links.peers() == (seen_by_left,)
+        assert pair.right.links.peers() == (seen_by_right,)
+
+    link(scenario)
+
+
+@pytest.mark.parametrize("aes", [(True, True), (True, False), (False, False)])
+def test_every_pairing_of_ciphers(link: Scenario, aes: tuple[bool, bool]) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(Build(aes=aes[0]), Build(aes=aes[1]))
+        pair.left.links.send(pair.right.id, data(1, 100_000))
+        await pair.right.events.until(lambda: pair.right.events.messages)
+        assert pair.right.events.messages == [(pair.left.id, data(1, 100_000))]
+
+    link(scenario)
+
+
+def test_payload_of_8_mib(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        big = data(3, 8 * 1024 * 1024)
+        for _ in range(3):
+            assert pair.left.links.send(pair.right.id, big)
+            assert pair.left.links.send(pair.right.id, control(1))
+        await pair.right.events.until(lambda: len(pair.right.events.messages) == 6)
+        assert sum(message == big for _, message in pair.right.events.messages) == 3
+
+    link(scenario)
+
+
+def test_a_message_over_the_limit_is_our_own_bug(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        with pytest.raises(LocalProtocolError):
+            pair.left.links.send(pair.right.id, data(3, 8 * 1024 * 1024 + 1))
+        pair.left.links.send(pair.right.id, control(1))
+        await pair.right.events.until(lambda: pair.right.events.messages)
+
+    link(scenario)
+
+
+@pytest.mark.parametrize("rounds", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_simultaneous_dials_resolve_to_one_link(link: Scenario, rounds: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        left, right = await bench.node(), await bench.node()
+        for index in range(rounds):
+            left.links.dial([right.address], right.id)
+            for _ in range(index % 12):
+                await asyncio.sleep(0)
+            right.links.dial([left.address], left.id if index % 2 else None)
+            await left.linked_to(right)
+            await right.linked_to(left)
+            left.links.send(right.id, control(index))
+            right.links.send(left.id, control(index))
+            await left.events.until(lambda n=index: len(left.events.messages) == n + 1)
+            await right.events.until(lambda n=index: len(right.events.messages) == n + 1)
+            left.links.close(right.id, "next round")
+            await left.events.until(lambda: not left.events.up)
+            await right.events.until(lambda: not right.events.up)
+        # One link a round: never a second up, never a loss that was not asked for.
+        for node in (left, right):
+            assert len(node.events.all("up")) == rounds
+            assert all(down[3] for down in node.events.all("down"))
+
+    link(scenario)
+
+
+def test_dialling_a_linked_node_changes_nothing(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        for one, other in ((pair.left, pair.right), (pair.right, pair.left)):
+            one.links.dial([other.address], None)
+            await one.events.until(lambda one=one: one.events.all("dial_failed"))
+            assert ALREADY_LINKED in one.events.all("dial_failed")[0][2]
+        assert not pair.left.events.all("down")
+        assert not pair.right.events.all("down")
+
+    link(scenario)
+
+
+def test_a_dial_tries_all_addresses_and_takes_one(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        left, right = await bench.node(), await bench.node()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            nobody = Address("127.0.0.1", silent.getsockname()[1])
+            bad = [Address("127.0.0.1", 1), Address("127.0.0.1", 70000), Address("no\0host", 1)]
+            left.links.dial([nobody, *bad, right.address], right.id)
+            await left.linked_to(right)
+            await right.linked_to(left)
+        assert not left.events.all("dial_failed")
+
+    link(scenario)
+
+
+def test_a_dial_that_fails_says_why_once(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        left = await bench.node()
+        left.links.dial([Address("127.0.0.1", 1), Address("127.0.0.1", 70000)], None)
+        left.links.dial([], None)
+        await left.events.until(lambda: len(left.events.all("dial_failed")) == 2)
+        reasons = sorted(entry[2] for entry in left.events.all("dial_failed"))
+        assert "127.0.0.1:1" in reasons[0]
+        assert "refused" in reasons[0]
+        assert reasons[1] == "no address to dial"
+
+    link(scenario)
+
+
+def test_another_node_at_the_address_is_a_link_but_not_the_one_wanted(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        left, right, wanted = [await bench.node() for _ in range(3)]
+        left.links.dial([right.address], wanted.id)
+        await left.linked_to(right)
+        await left.events.until(lambda: left.events.all("dial_failed"))
+        assert left.events.all("dial_failed")[0][1] == wanted.id
+        assert "another node" in left.events.all("dial_failed")[0][2]
+
+    link(scenario)
+
+
+def test_dialling_oneself_is_refused_quietly(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        node.links.dial([node.address], None)
+        await node.events.until(lambda: node.events.all("dial_failed"))
+        assert SELF_DIALLED in node.events.all("dial_failed")[0][2]
+        assert not node.events.all("up")
+        assert not node.events.notes
+        # Its own address among others does no harm.
+        node.links.dial([node.address, other.address], None)
+        await node.linked_to(other)
+
+    link(scenario)
+
+
+def test_a_stranger_without_the_key_is_dropped(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        inside, stranger = await bench.node(), await bench.node(Build(key=OTHER_KEY))
+        stranger.links.dial([inside.address], None)
+        await stranger.events.until(lambda: stranger.events.all("dial_failed"))
+        await inside.events.until(lambda: inside.events.noted("link.refused"))
+        assert "key of this swarm" in str(inside.events.noted("link.refused")[0].get("cause"))
+        assert not inside.events.log
+        assert not inside.links.peers()
+
+    link(scenario)
+
+
+def test_version_skew_names_both_ranges_on_both_sides(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        old = await bench.node(Build(protocol=ProtocolRange(1, 2)))
+        new = await bench.node(Build(protocol=ProtocolRange(3, 4)))
+        old.links.dial([new.address], None)
+        await old.events.until(lambda: old.events.all("dial_failed"))
+        assert "peer speaks protocol 3-4, we speak 1-2" in old.events.all("dial_failed")[0][2]
+        await new.events.until(lambda: new.events.noted("link.refused"))
+        cause = new.events.noted("link.refused")[0].get("cause")
+        assert cause == "peer speaks protocol 1-2, we speak 3-4"
+
+    link(scenario)
+
+
+def test_overlapping_versions_use_the_highest_both_know(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(
+            Build(protocol=ProtocolRange(1, 3)), Build(protocol=ProtocolRange(2, 5))
+        )
+        assert pair.left.events.up[pair.right.id].protocol == 3
+        assert pair.right.events.up[pair.left.id].protocol == 3
+
+    link(scenario)
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("newcomer_dials", [True, False])
+def test_a_restart_replaces_the_old_link_at_once(
+    link: Scenario, seeds: tuple[int, int], newcomer_dials: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(Build(seed=seeds[0]), Build(seed=seeds[1], incarnation=1))
+        stays, old = pair.left, pair.right
+        again = await bench.node(Build(seed=seeds[1], incarnation=2))
+        if newcomer_dials:
+            again.links.dial([stays.address], stays.id)
+        else:
+            stays.links.dial([again.address], again.id)
+        await again.linked_to(stays)
+        await stays.events.until(lambda: len(stays.events.all("up")) == 2)
+        assert stays.events.up[old.id].incarnation == 2
+        assert [entry[0] for entry in stays.events.log] == ["up", "down", "up"]
+        assert not stays.events.all("down")[0][3]
+        await old.events.until(lambda: not old.events.up)
+
+    link(scenario)
+
+
+def test_an_older_incarnation_does_not_replace_a_newer(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(None, Build(seed=50, incarnation=2))
+        ghost = await bench.node(Build(seed=50, incarnation=1))
+        ghost.links.dial([pair.left.address], None)
+        await ghost.events.until(lambda: ghost.events.all("dial_failed"))
+        assert not pair.left.events.all("down")
+        pair.left.links.send(pair.right.id, control(1))
+        await pair.right.events.until(lambda: pair.right.events.messages)
+
+    link(scenario)
+
+
+def test_goodbye_is_orderly_on_both_sides(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        pair.left.links.close(pair.right.id, "leaving\nnow")
+        assert not pair.left.links.send(pair.right.id, control(1))
+        assert not pair.left.events.all("down"), "events never come from inside a call"
+        await pair.left.events.until(lambda: pair.left.events.all("down"))
+        await pair.right.events.until(lambda: pair.right.events.all("down"))
+        assert pair.left.events.all("down") == [("down", pair.right.id, "leaving\nnow", True)]
+        assert pair.right.events.all("down") == [("down", pair.left.id, "leavingnow", True)]
+        assert pair.left.links.peers() == ()
+        assert pair.left.links.stats(pair.right.id) is None
+        assert pair.left.links.data_lane_busy(pair.right.id)
+
+    link(scenario)
+
+
+def test_a_message_that_the_node_rejects_closes_the_link_with_its_reason(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+
+        def reject(*_: object) -> None:
+            raise RemoteProtocolError("nonsense about a record")
+
+        pair.right.events.on_message = reject
+        pair.left.links.send(pair.right.id, control(1))
+        await pair.right.events.until(lambda: pair.right.events.all("down"))
+        assert pair.right.events.all("down")[0][2:] == ("nonsense about a record", False)
+        await pair.left.events.until(lambda: pair.left.events.all("down"))
+        assert not pair.left.events.all("down")[0][3]
+
+    link(scenario)
+
+
+def test_calls_from_inside_events_are_safe(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+
+        def close_at_third(peer: str, _: object) -> None:
+            if len(pair.right.events.messages) == 3:
+                pair.right.links.close(pair.left.id, "three is enough")
+
+        pair.right.events.on_message = close_at_third
+        for number in range(10):
+            pair.left.links.send(pair.right.id, control(number))
+        await pair.left.events.until(lambda: pair.left.events.all("down"))
+        await pair.right.events.until(lambda: pair.right.events.all("down"))
+        assert len(pair.right.events.messages) == 3
+        assert pair.left.events.all("down")[0][3]
+
+    link(scenario)
+
+
+def test_idle_connections_block_nobody(link: Scenario) -> None:
+    """One idle connection must not keep the next from being served."""
+
+    async def scenario(bench: Bench) -> None:
+        left, right = await bench.node(), await bench.node()
+        async with raw_connection(right.address), raw_connection(right.address):
+            left.links.dial([right.address], right.id)
+            await left.linked_to(right)
+            await right.linked_to(left)
+
+    link(scenario)
+
+
+def test_a_flood_of_idle_connections_blocks_nobody(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        left = await bench.node()
+        right = await bench.node(with_config(handshakes_half_open_max=4))
+        idle = [await asyncio.open_connection(*_pair(right.address)) for _ in range(12)]
+        left.links.dial([right.address], right.id)
+        await left.linked_to(right)
+        await right.linked_to(left)
+        for _, writer in idle:
+            writer.close()
+
+    link(scenario)
+
+
+def test_an_unfinished_handshake_is_given_up(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        node = await bench.node(with_config(handshake_timeout_s=0.05))
+        async with raw_connection(node.address) as (reader, _):
+            assert await reader.read() == b""
+        await node.events.until(lambda: node.events.noted("link.refused"))
+        assert "too long" in str(node.events.noted("link.refused")[0].get("cause"))
+
+    link(scenario)
+
+
+def test_a_flood_of_hostile_handshakes_is_cut_and_the_log_stays_short(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        node = await bench.node(with_config(handshakes_per_second=20))
+        for _ in range(100):
+            async with raw_connection(node.address) as (reader, writer):
+                writer.write(b"\0\0\0\x30" + bytes(48))
+                try:
+                    assert await reader.read() == b""
+                except ConnectionError:
+                    continue
+        assert len(node.events.noted("link.refused")) <= 30
+        assert not node.events.log
+
+    link(scenario)
+
+
+def test_a_reader_that_stops_makes_the_lane_busy_and_then_breaks_the_link(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        config = with_config(send_buffer_bytes=1 << 18, send_buffer_limit_bytes=8 << 20)
+        pair = await bench.pair(config, None)
+        other = await bench.node()
+        pair.left.links.dial([other.address], other.id)
+        await pair.left.linked_to(other)
+        _stop_reading(pair.right.links, pair.left.id)
+        sent = 0
+        while pair.left.links.send(pair.right.id, data(1, 1 << 20)):
+            sent += 1
+        assert pair.left.links.data_lane_busy(pair.right.id)
+        assert not pair.left.links.data_lane_busy(other.id), "a slow peer slows nobody else"
+        assert 8 <= sent < 32
+        await pair.left.events.until(lambda: pair.left.events.all("down"))
+        assert "does not read" in pair.left.events.all("down")[0][2]
+        await pair.right.events.until(lambda: pair.right.events.all("down"))
+        pair.left.links.send(other.id, data(1, 1 << 20))
+        await other.events.until(lambda: other.events.messages)
+
+    link(scenario)
+
+
+def test_a_busy_lane_becomes_writable_again(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair(with_config(send_buffer_bytes=1 << 18), None)
+        sent = 0
+        while not pair.left.links.data_lane_busy(pair.right.id):
+            assert pair.left.links.send(pair.right.id, data(1, 1 << 20))
+            sent += 1
+        await pair.left.events.until(lambda: pair.left.events.all("writable"))
+        assert not pair.left.links.data_lane_busy(pair.right.id)
+        await pair.right.events.until(lambda: len(pair.right.events.messages) == sent)
+
+    link(scenario)
+
+
+def test_round_trip_and_goodput_are_measured(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        config = dataclasses.replace(
+            CONFIG, goodput_probe_bytes=65536, ping_interval_s=0.01, goodput_probe_interval_s=0.02
+        )
+        pair = await bench.pair(Build(config=config), Build(config=config))
+
+        def measured() -> bool:
+            stats = [
+                pair.left.links.stats(pair.right.id),
+                pair.right.links.stats(pair.left.id),
+            ]
+            return all(s and s.rtt_s is not None and s.goodput_bytes_s for s in stats)
+
+        async with asyncio.timeout(10):
+            while not measured():
+                await asyncio.sleep(0.005)
+        stats = pair.left.links.stats(pair.right.id)
+        assert 0 < stats.rtt_s < 5
+        assert stats.bytes_out > 65536
+        assert stats.bytes_in > 65536
+        assert pair.left.events.heard_count > 0
+        assert not pair.left.events.messages, "link upkeep is not for the node"
+
+    link(scenario)
+
+
+def test_the_end_of_a_peer_is_known_at_once(link: Scenario) -> None:
+    """A killed process closes its sockets without a word: both lanes go together."""
+
+    async def scenario(bench: Bench) -> None:
+        for lane in (0, 1):
+            pair = await bench.pair()
+            _break_lane(pair.right.links, pair.left.id, lane)
+            await pair.left.events.until(lambda pair=pair: pair.left.events.all("down"))
+            assert not pair.left.events.all("down")[0][3]
+            await pair.right.events.until(lambda pair=pair: pair.right.events.all("down"))
+
+    link(scenario)
+
+
+def test_many_nodes_form_a_full_mesh(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        nodes = [await bench.node() for _ in range(6)]
+        for node in nodes:
+            for other in nodes:
+                node.links.dial([other.address], None)
+        for node in nodes:
+            await node.linked_to(*(other for other in nodes if other is not node))
+        for node in nodes:
+            assert len(node.events.all("up")) == 5
+            assert not node.events.all("down")
+            for other in nodes:
+                sent = node.links.send(other.id, Suspicion(other.id, Incarnation(1), node.id))
+                assert sent == (other is not node)
+        for node in nodes:
+            await node.events.until(lambda node=node: len(node.events.messages) == 5)
+
+    link(scenario)
+
+
+def test_the_number_of_links_is_bounded(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        small = await bench.node(with_config(links_max=2))
+        others = [await bench.node() for _ in range(3)]
+        for other in others[:2]:
+            other.links.dial([small.address], small.id)
+            await other.linked_to(small)
+        others[2].links.dial([small.address], small.id)
+        await others[2].events.until(lambda: others[2].events.all("dial_failed"))
+        assert "2 links" in others[2].events.all("dial_failed")[0][2]
+        assert len(small.links.peers()) == 2
+
+    link(scenario)
+
+
+def test_requests_and_answers_cross(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+
+        def answer(peer: str, message: object) -> None:
+            assert isinstance(message, FileRequest)
+            pair.right.links.send(pair.left.id, data(message.offset, 1000))
+
+        pair.right.events.on_message = answer
+        for number in range(50):
+            pair.left.links.send(pair.right.id, FileRequest(MODEL, "f", number))
+        await pair.left.events.until(lambda: len(pair.left.events.messages) == 50)
+        expected = [(pair.right.id, data(number, 1000)) for number in range(50)]
+        assert pair.left.events.messages == expected
+
+    link(scenario)
+
+
+def _pair(address: Address) -> tuple[str, int]:
+    return address.host, address.port
+
+
+def _stop_reading(links: object, peer: str) -> None:
+    """What a wedged process does: its sockets stay open and nothing is read."""
+    links._links[peer].data._transport.pause_reading()  # type: ignore[attr-defined]
+
+
+def _break_lane(links: object, peer: str, lane: int) -> None:
+    link = links._links[peer]  # type: ignore[attr-defined]
+    (link.control, link.data)[lane]._transport.abort()
