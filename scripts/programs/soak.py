@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -176,7 +177,7 @@ def main() -> int:
     for line in tally.wrong:
         console.print(line, style="red", markup=False)
     if tally.logs:
-        console.print(tally.logs, markup=False)
+        sys.stdout.write(tally.logs + "\n")
     return 1 if tally.wrong else 0
 
 
