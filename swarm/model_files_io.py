@@ -21,6 +21,8 @@ FILE_BYTES_MAX = 256 * 1024 * 1024
 """Tokenizers of large vocabularies take some 30 MB."""
 CHUNK_TIMEOUT_S = 5.0
 CACHED_FILES_MAX = 64
+ANSWERS_MAX = 64
+"""Pieces being read for peers at one time; each takes at most one chunk of memory."""
 
 Key = tuple[ModelId, str]
 
@@ -64,7 +66,10 @@ class ModelFiles:
         return await asyncio.shield(task)
 
     def requested(self, peer: NodeId, message: FileRequest) -> None:
-        """A peer asks for a piece."""
+        """A peer asks for a piece. Over the limit it is told at once to ask elsewhere."""
+        if len(self._answers) >= ANSWERS_MAX:
+            self._send(peer, FileChunk(message.model_id, message.name, message.offset, -1))
+            return
         task = asyncio.get_running_loop().create_task(self._answer(peer, message))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)

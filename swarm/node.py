@@ -231,7 +231,7 @@ class NodeCore:
     # ------------------------------------------------------------ sessions
 
     def generate(self, session: SessionId, order: Order, now: float) -> None:
-        """Raises NoRoute, CapacityError, or RequestError's cousins of the gateway."""
+        """Raises NoRoute or CapacityError when the session cannot start now."""
         spec = known_models(self._own(), self._gossip.members()).get(order.model_id)
         if spec is None:
             raise NoRoute(order.model_id, (), "no node of the swarm knows this model")
@@ -246,7 +246,6 @@ class NodeCore:
     # ------------------------------------------------------------ time
 
     def loop_lag(self, lag_s: float, now: float) -> None:
-        """Our own event loop stood still for `lag_s`."""
         self._gossip.loop_lag(lag_s, now)
         self._sentinel.vigil.stalled(lag_s)
         self._origins.stalled(lag_s)
@@ -410,8 +409,9 @@ class NodeCore:
             if member.static is not None and member.static.addresses:
                 self._book.sighted(node, member.static.addresses, Source.GOSSIP, now)
             if member.state in (MemberState.DEAD, MemberState.LEFT):
-                code = FailureCode.UNREACHABLE
-                self._origins.node_failed(node, code, f"it is {member.state.value}", now)
+                detail = f"it is {member.state.value}"
+                self._origins.node_failed(node, FailureCode.UNREACHABLE, detail, now)
+                self._relay.neighbour_failed(node, FailureCode.UNREACHABLE, detail)
         self._tell_cover(now)
         self._origins.view_changed(now)
 

@@ -139,6 +139,14 @@ class Relay:
                     result.setdefault(peer, []).append(entry)
         return result
 
+    def own_progress(self) -> tuple[SessionProgress, ...]:
+        """How far sessions are whose origin is this very node."""
+        return tuple(
+            SessionProgress(s.session, s.produced, s.accepted - s.produced)
+            for s in self._sessions.values()
+            if s.origin == self._me
+        )
+
     # ------------------------------------------------------------ shards
 
     def serve(self, shard: ShardInfo) -> None:
@@ -243,10 +251,14 @@ class Relay:
             self._fail(s, peer, FailureCode.UNREACHABLE, "the next hop lost the session")
 
     def neighbour_failed(self, peer: NodeId, code: FailureCode, detail: str) -> None:
-        """The link to a peer broke or went silent. Sessions keep their KV for the next epoch."""
+        """The link to a peer broke, went silent, or membership buried it.
+
+        Sessions keep their KV for the next epoch; those of a lost origin end at once, and silence
+        alone does not make an origin lost.
+        """
         for s in list(self._sessions.values()):
             if s.origin == peer:
-                if code is FailureCode.LINK_DOWN:
+                if code in (FailureCode.LINK_DOWN, FailureCode.UNREACHABLE):
                     self._drop(s)
             elif peer in (s.order.previous, s.order.next):
                 self._fail(s, peer, code, detail)

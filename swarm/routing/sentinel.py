@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 
 from swarm.config import RoutingConfig
 from swarm.effects import Effect, Send, Tell
-from swarm.messages import FailureCode, SessionProgress
+from swarm.messages import FailureCode, Progress, SessionProgress
 from swarm.notes import Level, note
 from swarm.routing.avoidance import PenaltyBox
 from swarm.routing.origins import Origins
@@ -61,6 +61,7 @@ class Sentinel:
         alarms = self.vigil.new_alarms(now)
         for peer, alarm in alarms:
             self._silent(peer, alarm, now)
+        self._origins.progress(self._me, Progress(self._relay.own_progress()), now)
         for session, node, alarm in self._origins.slow_hops(now):
             if alarm is Alarm.HARD:
                 self._punish(node, "stuck", now)
@@ -71,7 +72,7 @@ class Sentinel:
         return [peer for peer, _ in alarms]
 
     def _is_needed(self, linked: Container[NodeId]) -> bool:
-        return self.vigil.is_busy or bool(self._audience(linked))
+        return bool(self._origins.session_count() or self.vigil.is_busy or self._audience(linked))
 
     def _audience(self, linked: Container[NodeId]) -> dict[NodeId, list[SessionProgress]]:
         audience = self._origins.audience()

@@ -305,3 +305,76 @@ def test_budget_counts_tokens_over_attempts() -> None:
     world.kill(hop_nodes(world, session)[0])
     finish_right(world, session, order)
     assert len(world.tokens(session)) == 10
+
+
+def test_vanished_origin_is_noticed_and_freed() -> None:
+    world, gateway = swarm_of(16, THREE)
+    session = world.ask(gateway, order_of(20, 2000))
+    at_token(world, session, 5)
+    world.vanish(gateway)
+    world.run_for(15.0)
+    for node in world.nodes[1:]:
+        assert not node.core.snapshot(world.now).hops
+        assert not node.worker.jobs
+
+
+def test_wedged_worker_behind_the_origins_own_hop() -> None:
+    """The origin is the first hop itself; the blame falls on the hop that really stands still."""
+    world = World(17)
+    first = world.add((0, 4))
+    for layers in [(4, 8), (8, 12), (4, 8)]:
+        world.add(layers)
+    world.settle()
+    order = order_of(20, 20)
+    session = world.ask(first, order)
+    at_token(world, session, 5)
+    wedged = hop_nodes(world, session)[1]
+    wedged.worker.wedged = True
+    end = finish_right(world, session, order)
+    assert end.stats.reroutes == 1
+    assert wedged not in hop_nodes(world, session)
+
+
+def test_a_node_alone_notices_that_its_own_worker_is_wedged() -> None:
+    world = World(18)
+    alone = world.add((0, 12))
+    world.settle()
+    session = world.ask(alone, order_of(20, 20))
+    at_token(world, session, 5)
+    alone.worker.wedged = True
+    assert isinstance(world.finish(session), Failed)
+
+
+def test_leaving_hop_hands_its_session_over() -> None:
+    world, gateway = swarm_of(19, THREE * 2)
+    order = order_of(20, 40)
+    session = world.ask(gateway, order)
+    at_token(world, session, 5)
+    leaver = hop_nodes(world, session)[1]
+    leaver.put(lambda core, now: core.leave(now))
+    world.run_until(lambda: leaver.core.is_idle, 2.0)
+    leaver.put(lambda core, now: core.depart(now))
+    world.kill(leaver)
+    end = finish_right(world, session, order)
+    assert end.stats.reroutes == 1
+    assert leaver not in hop_nodes(world, session)
+    states = {n.node: n.state.value for n in gateway.core.snapshot(world.now).nodes}
+    assert states[leaver.id] == "left"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_soft_alarms_cost_nothing_and_leave_nothing(seed: int) -> None:
+    """A hop is quiet for 150 ms now and then: no reroute, and no reservation stays behind."""
+    world, gateway = swarm_of(seed, THREE * 2)
+    order = order_of(20, 60)
+    session = world.ask(gateway, order)
+    at_token(world, session, 5)
+    hop = hop_nodes(world, session)[1]
+    hop.silent = True
+    world.run_for(0.15)
+    hop.silent = False
+    world.run_for(0.3)
+    assert any(n.event == "peer.quiet" for n in gateway.notes)
+    world.kill(hop)
+    finish_right(world, session, order)
+    assert_nothing_left(world)
