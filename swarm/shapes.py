@@ -83,7 +83,7 @@ def _converter(kind: Any) -> Converter:
         return _enum_converter(kind)
     if typing.get_origin(kind) is tuple:
         return _tuple_converter(_converter(typing.get_args(kind)[0]))
-    if isinstance(kind, types.UnionType):
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
         (inner,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
         convert = _converter(inner)
         return lambda plain: None if plain is None else convert(plain)
