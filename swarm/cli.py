@@ -18,6 +18,7 @@ from swarm.errors import ConfigError, SwarmError
 from swarm.options import JoinOptions, parse_address, parse_bytes, parse_layers
 
 DEFAULT_HOME = Path("~/.swarm")
+PIPED_COLUMNS = 160
 LEAVE_MARGIN_S = 15.0
 """Waited for beyond the grace that the node gives its sessions."""
 
@@ -136,7 +137,9 @@ def status(
     if as_json:
         print(json.dumps(state, indent=2, ensure_ascii=False))
     else:
-        Console(highlight=False).print(status_view(state))
+        is_piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        console = Console(highlight=False, width=PIPED_COLUMNS if is_piped else None)
+        console.print(status_view(state))
 
 
 @app.command()
@@ -175,7 +178,7 @@ def leave(home: Home = DEFAULT_HOME) -> None:
 
     node = running_node(home.expanduser())
     grace_s = GatewayClient(node.url).leave(node.control_token)
-    print("leaving: running answers move to other nodes")
+    print("leaving: running answers move to other nodes or end", flush=True)
     if not wait_for_end(node.pid, grace_s + LEAVE_MARGIN_S):
         raise ConfigError(
             f"the node (process {node.pid}) is still there; stop it with Ctrl-C or end the process"

@@ -19,8 +19,8 @@ from swarm.effects import (
     Started,
 )
 from swarm.errors import SwarmError
-from swarm.gateway.stream_text import Detokenizer, StopMatcher
-from swarm.gateway.text import ModelText
+from swarm.gateway.stream_text import StopMatcher, detokenizer
+from swarm.gateway.token_table import TokenTable
 from swarm.gateway.view import route_json
 from swarm.terms import NumericClass, Order, Route, SampledToken
 
@@ -38,7 +38,7 @@ class Answer:
     """Folds the events of a session. Without `text` (no tokenizer) the answer is ids alone."""
 
     def __init__(
-        self, text: ModelText | None, order: Order, stops: tuple[str, ...], began: float
+        self, text: TokenTable | None, order: Order, stops: tuple[str, ...], began: float
     ) -> None:
         """`began`: when the request came in, on the clock that `see` is given."""
         self.order = order
@@ -49,7 +49,7 @@ class Answer:
         self.token_count = 0
         self.stall_began: float | None = None
         """When the present pause began; None while tokens flow."""
-        self._detokenizer = Detokenizer(text, order.prompt_ids) if text else None
+        self._detokenizer = detokenizer(text, order.prompt_ids) if text else None
         self._matcher = StopMatcher(stops)
         self._began = began
         self._first_token: float | None = None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from aiohttp import web
 
 from swarm.config import GatewayConfig
-from swarm.effects import SessionEvent, Stalled, Started
+from swarm.effects import Stalled, Started
 from swarm.errors import LinkError, RequestError, SwarmError
 from swarm.gateway import catalog, openai
 from swarm.gateway.answer import Answer
+from swarm.gateway.feed_io import EventFeed
 from swarm.gateway.openai import Call, Endpoint
 from swarm.gateway.responses import (
     SSE_DONE,
@@ -27,17 +26,13 @@ from swarm.gateway.responses import (
 )
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import EventStream
-from swarm.gateway.text import ModelText
+from swarm.gateway.text_process_io import TextHelper
 from swarm.gateway.texts_io import Texts
-from swarm.node_port import Generation, NodePort
+from swarm.node_port import NodePort
 from swarm.notes import NoteSink, note
 from swarm.terms import ModelSpec, Order, SessionId
 
 SESSION_HEADER = "X-Swarm-Session"
-OFF_LOOP_BYTES = 4096
-"""Bodies above this are parsed and tokenized in a thread: a few milliseconds' worth of work."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +49,20 @@ class Completions:
     """Serves `/v1/chat/completions` and `/v1/completions`."""
 
     def __init__(
-        self, node: NodePort, config: GatewayConfig, sources: Sources, notes: NoteSink
+        self,
+        node: NodePort,
+        config: GatewayConfig,
+        sources: Sources,
+        notes: NoteSink,
+        helper: TextHelper,
     ) -> None:
         self._node = node
         self._config = config
         self._sources = sources
         self._notes = notes
-        self._texts = Texts(node)
+        self._texts = Texts(node, config, helper)
         self._requests = 0
-        self._running: dict[SessionId, Generation] = {}
+        self._running: dict[SessionId, EventFeed] = {}
         self._refusing = False
 
     def refuse_new(self) -> None:
@@ -72,8 +72,8 @@ class Completions:
     def stop(self) -> None:
         """Refuse new requests and cut off those that run; each tells its client."""
         self.refuse_new()
-        for generation in list(self._running.values()):
-            generation.cancel()
+        for feed in list(self._running.values()):
+            feed.cut()
 
     async def close(self) -> None:
         await self._texts.close()
@@ -88,70 +88,52 @@ class Completions:
         self._requests += 1
         try:
             job = await self._prepare(endpoint, await request.read(), began)
-            generation = self._node.generate(job.order)
-            return await self._run(request, job, generation, began)
+            feed = EventFeed(self._node.generate(job.order))
+            return await self._run(request, job, feed, began)
         finally:
             self._requests -= 1
 
     async def _prepare(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
-        size = len(data)
-        call = await _apart(size, lambda: openai.parse(endpoint, data, self._config))
+        call = await self._texts.parse(endpoint, data)
         spec = catalog.find(self._node.models(), call.model).spec
-        text = await self._texts.get(spec)
-        order = await _apart(size, lambda: self._order(call, spec, text))
-        return Job(call, spec, order, Answer(text, order, call.stop, began))
-
-    def _order(self, call: Call, spec: ModelSpec, text: ModelText | None) -> Order:
+        table = await self._texts.table(spec)
         now = datetime.fromtimestamp(self._sources.wall_clock(), UTC).astimezone()
-        ids = prompt_ids(call, spec, text, now)
-        return openai.order_of(call, spec, ids, self._sources.seed(), self._config)
+        ids = await self._texts.prompt_ids(call, data, spec, now)
+        order = openai.order_of(call, spec, ids, self._sources.seed(), self._config)
+        return Job(call, spec, order, Answer(table, order, call.stop, began))
 
     async def _run(
-        self, request: web.Request, job: Job, generation: Generation, began: float
+        self, request: web.Request, job: Job, feed: EventFeed, began: float
     ) -> web.StreamResponse:
-        self._running[generation.session] = generation
-        events = aiter(generation)
+        self._running[feed.session] = feed
         try:
             if job.call.stream:
-                return await self._stream(request, job, generation.session, events)
-            return await self._collect(job, generation.session, events)
+                return await self._stream(request, job, feed)
+            return await self._collect(job, feed)
         finally:
-            generation.cancel()
-            del self._running[generation.session]
-            self._tell(job, generation.session, began)
-            close = getattr(events, "aclose", None)
-            if close is not None:
-                await close()
+            del self._running[feed.session]
+            self._tell(job, feed.session, began)
+            await feed.close()
 
-    async def _collect(
-        self, job: Job, session: SessionId, events: AsyncIterator[SessionEvent]
-    ) -> web.Response:
+    async def _collect(self, job: Job, feed: EventFeed) -> web.Response:
         answer, pieces = job.answer, []
-        async for event in events:
+        while not answer.is_over and (event := await feed.next()) is not None:
             piece = answer.see(event, self._sources.clock())
             if piece is not None:
                 pieces.append(piece)
-            if answer.is_over:
-                break
-        headers = {SESSION_HEADER: session}
         if not answer.is_over:
             answer.fail(_cut_off())
+        headers = {SESSION_HEADER: feed.session}
         if answer.error is not None:
             return error_response(error_answer(answer.error), self._config, headers)
         return web.json_response(
-            body(self._envelope(job, session), answer, pieces), headers=headers
+            body(self._envelope(job, feed.session), answer, pieces), headers=headers
         )
 
-    async def _stream(
-        self,
-        request: web.Request,
-        job: Job,
-        session: SessionId,
-        events: AsyncIterator[SessionEvent],
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, job: Job, feed: EventFeed) -> web.StreamResponse:
         answer = job.answer
-        headers = {SESSION_HEADER: session}
-        writer = ChunkWriter(self._envelope(job, session), answer)
+        headers = {SESSION_HEADER: feed.session}
+        writer = ChunkWriter(self._envelope(job, feed.session), answer)
         opening = writer.opening()
         stream = EventStream(
             request,
@@ -162,7 +144,7 @@ class Completions:
         )
         async with stream:
             try:
-                await self._pass_on(events, answer, writer, stream)
+                await self._pass_on(feed, answer, writer, stream)
                 if answer.error is not None and not stream.is_open:
                     return error_response(error_answer(answer.error), self._config, headers)
                 await stream.write(_ending(answer, writer))
@@ -172,12 +154,12 @@ class Completions:
 
     async def _pass_on(
         self,
-        events: AsyncIterator[SessionEvent],
+        feed: EventFeed,
         answer: Answer,
         writer: ChunkWriter,
         stream: EventStream,
     ) -> None:
-        async for event in events:
+        while (event := await feed.next()) is not None:
             piece = answer.see(event, self._sources.clock())
             if isinstance(event, Started):
                 await stream.open()
@@ -216,23 +198,6 @@ class Completions:
         )
 
 
-def prompt_ids(
-    call: Call, spec: ModelSpec, text: ModelText | None, now: datetime
-) -> tuple[int, ...]:
-    """Ids of a call's prompt. Raises RequestError when the model cannot take such a prompt."""
-    prompt = call.prompt
-    if call.endpoint is Endpoint.COMPLETION and isinstance(prompt, tuple):
-        return tuple(item for item in prompt if isinstance(item, int))
-    if text is None:
-        raise RequestError(
-            f"{spec.name} has no tokenizer: send the prompt of a completion as token ids",
-            param="messages" if call.endpoint is Endpoint.CHAT else "prompt",
-        )
-    if isinstance(prompt, str):
-        return text.encode(prompt, special=True)
-    return text.encode_chat([item for item in prompt if isinstance(item, dict)], now)
-
-
 def error_response(
     answer: ErrorAnswer, config: GatewayConfig, headers: Mapping[str, str]
 ) -> web.Response:
@@ -250,8 +215,3 @@ def _ending(answer: Answer, writer: ChunkWriter) -> bytes:
 
 def _cut_off() -> SwarmError:
     return LinkError("the answer was cut off: this gateway is stopping")
-
-
-async def _apart(size: int, work: Callable[[], _T]) -> _T:
-    """Do the work here when it is small, else in a thread."""
-    return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()

@@ -20,6 +20,7 @@ from swarm.gateway.probe_io import Prober
 from swarm.gateway.responses import ErrorAnswer, error_answer, model_json, not_covered, sse
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
+from swarm.gateway.text_process_io import TextHelper, TextProcess
 from swarm.gateway.view import note_json, state_json
 from swarm.node_port import NodePort
 from swarm.notes import Level, Note, NoteSink, note
@@ -41,14 +42,19 @@ class Gateway:
         sources: Sources,
         notes: NoteSink,
         control_token: str | None,
+        helper: TextHelper | None = None,
     ) -> None:
-        """`control_token`: what `POST /swarm/leave` must show; None switches that off."""
+        """`control_token`: what `POST /swarm/leave` must show; None switches that off.
+
+        `helper`: for tests; otherwise a process of this gateway's own.
+        """
         self._node = node
         self._config = config
         self._notes = notes
         self._control_token = control_token
         self._created = int(sources.wall_clock())
-        self._completions = Completions(node, config, sources, notes)
+        helper = helper or TextProcess(config, self._helper_said)
+        self._completions = Completions(node, config, sources, notes, helper)
         self._prober = Prober(node, config, sources.clock)
         self._event_streams: dict[int, web.Request] = {}
         self._leaving: asyncio.Task[None] | None = None
@@ -160,6 +166,9 @@ class Gateway:
             if why is not None:
                 raise RequestError(why, status=403, code="forbidden_origin")
         return await handler(request)
+
+    def _helper_said(self, line: str) -> None:
+        self._notes(note("gateway.text_helper", Level.WARNING, line=line))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

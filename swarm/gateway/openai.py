@@ -9,6 +9,7 @@ Source: https://platform.openai.com/docs/api-reference; `top_k`, `ignore_eos` an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, TypeVar
@@ -42,6 +43,7 @@ class Call:
     endpoint: Endpoint
     model: str
     prompt: Prompt
+    """Empty in a call that comes from the helper process: the prompt stays there."""
     max_tokens: int | None
     sampling: Sampling
     seed_given: bool
@@ -165,7 +167,7 @@ def order_of(
 ) -> Order:
     """The order for a call whose prompt is `prompt_ids`. `seed` serves when the client gave none.
 
-    Raises RequestError when ids are outside the vocabulary or the context is too short.
+    Raises RequestError as `token_limit` does.
     """
     sampling = call.sampling
     if not call.seed_given:
@@ -173,25 +175,22 @@ def order_of(
     return Order(
         model_id=spec.model_id,
         prompt_ids=prompt_ids,
-        max_tokens=_token_limit(call, spec, prompt_ids, config),
+        max_tokens=token_limit(call, spec, prompt_ids, config),
         sampling=sampling,
         stop_ids=frozenset() if call.ignore_eos else frozenset(spec.eos_ids),
     )
 
 
-def _token_limit(
-    call: Call, spec: ModelSpec, prompt_ids: tuple[int, ...], config: GatewayConfig
+def token_limit(
+    call: Call, spec: ModelSpec, prompt_ids: Sequence[int], config: GatewayConfig
 ) -> int:
-    """How many tokens may be generated: what was asked, or the default within what is left."""
+    """How many tokens may be generated: what was asked, or the default within what is left.
+
+    Raises RequestError for an empty prompt, too long a context, ids outside the vocabulary.
+    """
     field = "messages" if call.endpoint is Endpoint.CHAT else "prompt"
     if not prompt_ids:
         raise RequestError("the prompt is empty", param=field)
-    bad = next((i for i in prompt_ids if not 0 <= i < spec.vocab_size), None)
-    if bad is not None:
-        raise RequestError(
-            f"token id {bad} is outside the vocabulary of {spec.name} (0 to {spec.vocab_size - 1})",
-            param=field,
-        )
     left = spec.context_length - len(prompt_ids)
     wanted = call.max_tokens
     if left < 1 or (wanted is not None and wanted > left):
@@ -202,6 +201,13 @@ def _token_limit(
             param=field if left < 1 else "max_tokens",
             code="context_length_exceeded",
         )
+    for token_id in (min(prompt_ids), max(prompt_ids)):
+        if not 0 <= token_id < spec.vocab_size:
+            raise RequestError(
+                f"token id {token_id} is outside the vocabulary of {spec.name}"
+                f" (0 to {spec.vocab_size - 1})",
+                param=field,
+            )
     return min(config.max_tokens_default, left) if wanted is None else wanted
 
 

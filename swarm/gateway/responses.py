@@ -22,7 +22,7 @@ from swarm.errors import (
 )
 from swarm.gateway.answer import Answer, Piece
 from swarm.gateway.openai import Call, Endpoint
-from swarm.gateway.text import ModelText
+from swarm.gateway.token_table import TokenTable
 from swarm.snapshot import ModelView
 from swarm.terms import SampledToken, TokenLogprob
 
@@ -154,7 +154,7 @@ def _give_prompt_ids(envelope: Envelope, result: Json, choice: Json, answer: Ans
 
 
 def _logprobs(
-    envelope: Envelope, text: ModelText | None, tokens: Sequence[SampledToken], offset: int
+    envelope: Envelope, text: TokenTable | None, tokens: Sequence[SampledToken], offset: int
 ) -> Json | None:
     if envelope.call.sampling.logprobs is None:
         return None
@@ -175,12 +175,12 @@ def _logprobs(
     }
 
 
-def _chat_logprob(text: ModelText | None, token: SampledToken) -> Json:
+def _chat_logprob(text: TokenTable | None, token: SampledToken) -> Json:
     own = _named_logprob(text, TokenLogprob(token.token_id, _finite(token.logprob)))
     return own | {"top_logprobs": [_named_logprob(text, top) for top in token.top]}
 
 
-def _named_logprob(text: ModelText | None, entry: TokenLogprob) -> Json:
+def _named_logprob(text: TokenTable | None, entry: TokenLogprob) -> Json:
     return {
         "token": _token_text(text, entry.token_id),
         "logprob": _finite(entry.logprob),
@@ -188,7 +188,7 @@ def _named_logprob(text: ModelText | None, entry: TokenLogprob) -> Json:
     }
 
 
-def _token_text(text: ModelText | None, token_id: int) -> str:
+def _token_text(text: TokenTable | None, token_id: int) -> str:
     if text is None:
         return f"token_id:{token_id}"
     return text.token_bytes(token_id).decode("utf-8", "replace")

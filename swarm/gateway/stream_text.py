@@ -5,69 +5,108 @@ Both live at the origin, so neither a stall nor a new route can touch what they 
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Protocol
+
+from swarm.gateway.token_table import TokenTable
 
 BROKEN = "\ufffd"
 """What decoders put where bytes make no character (yet)."""
 CHARACTER_BYTES_MAX = 4
 PENDING_TOKENS_MAX = 2 * CHARACTER_BYTES_MAX
 """Tokens that still make no character after this many never will."""
-CONTEXT_TOKENS = 6
+CONTEXT_TOKENS = 2 * CHARACTER_BYTES_MAX + 1
 """Tokens of the prompt that are decoded along, for prefix spaces and split characters."""
 
 
-class Decoder(Protocol):
-    def decode(self, token_ids: Sequence[int]) -> str: ...
-
-    def is_silent(self, token_id: int) -> bool:
-        """True for tokens that never show: special ones, and ids without a token."""
-
-
-class Detokenizer:
-    """Text of a growing sequence, in pieces that join to the decoded whole.
-
-    A window of the latest tokens is decoded with and without the new one; the difference is the
-    new text (as in vLLM). A character that is not whole yet is withheld. `prompt_ids` gives the
-    context of the first token: "▁world" after a prompt is " world", not "world".
-    """
-
-    def __init__(self, decoder: Decoder, prompt_ids: Sequence[int]) -> None:
-        self._decoder = decoder
-        tail = prompt_ids[-CONTEXT_TOKENS:]
-        self._window = [i for i in tail if not decoder.is_silent(i)]
-        self._shown = self._whole_characters()
-        self._shown_text = decoder.decode(self._window[: self._shown])
+class Detokenizer(Protocol):
+    """Text of a growing sequence, in pieces that join to the decoded whole."""
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, often all of its own, sometimes none."""
-        if self._decoder.is_silent(token_id):
+
+    def flush(self) -> str:
+        """What was withheld, at the end of the answer, without a half character."""
+
+
+def detokenizer(table: TokenTable, prompt_ids: Sequence[int]) -> Detokenizer:
+    """For an answer that follows `prompt_ids`."""
+    tail = [i for i in prompt_ids[-CONTEXT_TOKENS:] if not table.is_silent(i)]
+    return ByteDetokenizer(table, tail) if table.is_byte_level else WindowDetokenizer(table, tail)
+
+
+class ByteDetokenizer:
+    """For tokens that are plain bytes, which may begin and end anywhere in a character."""
+
+    def __init__(self, table: TokenTable, tail: Sequence[int]) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for token_id in tail:
+            self.push(token_id)
+
+    def push(self, token_id: int) -> str:
+        if self._table.is_silent(token_id):
+            return ""
+        return self._decoder.decode(self._table.token_bytes(token_id))
+
+    def flush(self) -> str:
+        self._decoder.reset()
+        return ""
+
+
+class WindowDetokenizer:
+    """For all other tokens, of which those that are single bytes make characters together.
+
+    A window of the latest tokens is decoded with and without the new one; the difference is the
+    new text (as in vLLM). A character that is not whole yet is withheld. The prompt's tail gives
+    the context of the first token: "▁world" after a prompt is " world", not "world".
+    """
+
+    def __init__(self, table: TokenTable, tail: list[int]) -> None:
+        self._table = table
+        self._window: list[int] = []
+        self._shown = 0
+        self._shown_text = ""
+        self._begin(tail)
+
+    def push(self, token_id: int) -> str:
+        if self._table.is_silent(token_id):
             return ""
         self._window.append(token_id)
-        text = self._decoder.decode(self._window)
+        text = self._table.decode(self._window)
         pending = len(self._window) - self._shown
         if text.endswith(BROKEN) and pending < PENDING_TOKENS_MAX:
             return ""
         new = self._after_shown(text)
         if new or pending >= PENDING_TOKENS_MAX:
-            self._window = self._window[self._shown :]
-            self._shown = len(self._window)
-            self._shown_text = self._decoder.decode(self._window)
+            self._advance()
         return new
 
     def flush(self) -> str:
-        """What was withheld, at the end of the answer, without a half character."""
-        text = self._after_shown(self._decoder.decode(self._window)).rstrip(BROKEN)
+        text = self._after_shown(self._table.decode(self._window)).rstrip(BROKEN)
+        self._advance()
+        return text
+
+    def _advance(self) -> None:
         self._window = self._window[self._shown :]
         self._shown = len(self._window)
-        self._shown_text = self._decoder.decode(self._window)
-        return text
+        self._shown_text = self._table.decode(self._window)
+
+    def _begin(self, tail: list[int]) -> None:
+        """Take the prompt's tail as the window, from where neither end cuts a character."""
+        for skipped in [*range(min(CHARACTER_BYTES_MAX, len(tail) + 1)), 0]:
+            self._window = tail[skipped:]
+            self._shown = self._whole_characters()
+            self._shown_text = self._table.decode(self._window[: self._shown])
+            if BROKEN not in self._shown_text:
+                return
 
     def _whole_characters(self) -> int:
         """How many tokens of the window to count as shown, so that no character is cut there."""
         count = len(self._window)
         for shown in range(count, max(-1, count - CHARACTER_BYTES_MAX), -1):
-            if not self._decoder.decode(self._window[:shown]).endswith(BROKEN):
+            if not self._table.decode(self._window[:shown]).endswith(BROKEN):
                 return shown
         return count
 
@@ -75,7 +114,7 @@ class Detokenizer:
         if text.startswith(self._shown_text):
             return text[len(self._shown_text) :]
         # Some decoders spoil a run of byte tokens as a whole when one more byte does not fit.
-        return self._decoder.decode(self._window[self._shown :])
+        return self._table.decode(self._window[self._shown :])
 
 
 class StopMatcher:

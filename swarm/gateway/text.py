@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, processors
 
 from swarm.errors import RequestError
+from swarm.gateway import token_table
 from swarm.gateway.openai import Message
 
 TOKENIZER = "tokenizer.json"
@@ -43,7 +44,7 @@ class TextUnusable(Exception):
 
 
 class ModelText:
-    """Turns text into ids and back, and messages into a prompt, for one checkpoint.
+    """Turns text and messages into ids for one checkpoint.
 
     Safe to use from several threads: nothing changes after construction.
     """
@@ -53,43 +54,32 @@ class ModelText:
         config = _json(files, TOKENIZER_CONFIG)
         self.special_tokens = _special_tokens(config, _json(files, SPECIAL_TOKENS))
         self._tokenizer = _tokenizer(files, config, self.special_tokens)
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._added = {i: token.content for i, token in added.items()}
-        self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._template, self._template_problem = _template(files, config)
-        self._bytes_of_char = _byte_level_table() if _is_byte_level(files) else None
 
     @property
     def has_chat(self) -> bool:
         return self._template is not None
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """`special`: add what the tokenizer puts around a text of its own (a BOS, say)."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        """`special`: add what the tokenizer puts around a text of its own (a BOS, say).
+
+        As a batch of one, since only batches let other threads run meanwhile.
+        """
+        (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return tuple(encoded.ids)
 
     def encode_chat(self, messages: Sequence[Message], now: datetime) -> tuple[int, ...]:
         """Ids of a conversation, up to where the assistant begins to speak."""
         return self.encode(self.render(messages, now), special=False)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
-
-    def is_silent(self, token_id: int) -> bool:
-        return token_id in self._special_ids or self._tokenizer.id_to_token(token_id) is None
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for, special ones included; empty for an id without a token."""
-        token = self._added.get(token_id)
-        if token is not None:
-            return token.encode()
-        token = self._tokenizer.id_to_token(token_id) or ""
-        if self._bytes_of_char is not None:
-            if all(char in self._bytes_of_char for char in token):
-                return bytes(self._bytes_of_char[char] for char in token)
-            return token.encode()
-        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            return bytes.fromhex(token[3:5])
-        return token.replace("▁", " ").encode()
+    def packed_table(self) -> tuple[dict[str, Any], bytes]:
+        """What `token_table.unpack` makes the way back from."""
+        tokens = {i: token for token, i in self._tokenizer.get_vocab(True).items()}
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = frozenset(i for i, token in added.items() if token.special)
+        decoder = self._tokenizer.decoder
+        described = decoder.__getstate__().decode() if decoder is not None else "null"
+        return token_table.pack(tokens, special, frozenset(added), described)
 
     def render(self, messages: Sequence[Message], now: datetime) -> str:
         """The prompt text of a conversation. `now` is what the template sees as today.
@@ -296,15 +286,3 @@ def _template(
         return _environment().from_string(text), ""
     except jinja2.TemplateSyntaxError as error:
         return None, f"the model's chat template is broken: {error}"
-
-
-def _is_byte_level(files: Mapping[str, bytes]) -> bool:
-    return '"ByteLevel"' in json.dumps(json.loads(files[TOKENIZER]).get("decoder"))
-
-
-def _byte_level_table() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, turned round."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in plain}
-    others = [byte for byte in range(0x100) if byte not in set(plain)]
-    return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}

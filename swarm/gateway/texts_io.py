@@ -1,27 +1,47 @@
-"""Tokenizers and templates of the models in use, read once each through the node."""
+"""Tokens and prompts of the models in use; the heavy part is done in the helper process."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
+from swarm.config import GatewayConfig
 from swarm.errors import ShardError, SwarmError
-from swarm.gateway.text import TEXT_FILES, ModelText, TextUnusable
+from swarm.gateway import openai, text_work, token_table
+from swarm.gateway.openai import Call, Endpoint
+from swarm.gateway.text import TEXT_FILES
+from swarm.gateway.text_process_io import TextHelper
+from swarm.gateway.text_work import UnknownModel
+from swarm.gateway.token_table import TokenTable
 from swarm.node_port import NodePort
 from swarm.terms import ModelId, ModelSpec
 
+SMALL_BODY_BYTES = 16 * 1024
+"""Bodies up to this size are read here: well under a millisecond of work."""
+
 
 class Texts:
-    """One `ModelText` per model, built off the loop; whoever asks meanwhile waits for the same."""
+    """One `TokenTable` per model, made once; whoever asks meanwhile waits for the same."""
 
-    def __init__(self, node: NodePort) -> None:
+    def __init__(self, node: NodePort, config: GatewayConfig, helper: TextHelper) -> None:
         self._node = node
-        self._loads: dict[ModelId, asyncio.Task[ModelText | SwarmError]] = {}
+        self._config = config
+        self._helper = helper
+        self._loads: dict[ModelId, asyncio.Task[TokenTable | SwarmError]] = {}
 
-    async def get(self, spec: ModelSpec) -> ModelText | None:
+    async def parse(self, endpoint: Endpoint, body: bytes) -> Call:
+        """The call in a body. That of a big one comes without its prompt. Raises RequestError."""
+        if len(body) <= SMALL_BODY_BYTES:
+            return openai.parse(endpoint, body, self._config)
+        answer, _ = await self._helper.ask((text_work.parse_question(endpoint), body))
+        text_work.check(answer)
+        return text_work.call_of(answer)
+
+    async def table(self, spec: ModelSpec) -> TokenTable | None:
         """None for a model without tokenizer. Raises SwarmError when its files cannot be had."""
         if not spec.has_text:
             return None
-        self._forget_gone(spec.model_id)
+        await self._forget_gone(spec.model_id)
         load = self._loads.get(spec.model_id)
         if load is None:
             load = asyncio.create_task(self._load(spec))
@@ -32,28 +52,64 @@ class Texts:
             raise outcome
         return outcome
 
+    async def prompt_ids(
+        self, call: Call, body: bytes, spec: ModelSpec, now: datetime
+    ) -> tuple[int, ...]:
+        """Ids of the prompt of `call`, which came in `body`. Raises RequestError, ShardError."""
+        is_small = len(body) <= SMALL_BODY_BYTES
+        if is_small and (not spec.has_text or _is_ids(call)):
+            return text_work.prompt_ids(call, spec, None, now)
+        question = text_work.encode_question(call.endpoint, spec, now)
+        try:
+            return await self._ids(question, body)
+        except UnknownModel:
+            # The helper was started anew since.
+            self._loads.pop(spec.model_id, None)
+            await self.table(spec)
+        try:
+            return await self._ids(question, body)
+        except UnknownModel as error:
+            raise ShardError(f"the tokenizer of {spec.name} was lost; ask again") from error
+
     async def close(self) -> None:
         loads = list(self._loads.values())
         self._loads.clear()
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
+        await self._helper.close()
 
-    def _forget_gone(self, wanted: ModelId) -> None:
+    async def _ids(self, question: text_work.Json, body: bytes) -> tuple[int, ...]:
+        answer, ids = await self._helper.ask((question, body))
+        text_work.check(answer)
+        return text_work.ids_of(ids)
+
+    async def _forget_gone(self, wanted: ModelId) -> None:
         known = {view.spec.model_id for view in self._node.models()} | {wanted}
         for model_id in [m for m, load in self._loads.items() if m not in known and load.done()]:
             del self._loads[model_id]
+            await self._helper.ask((text_work.forget_question(model_id), b""))
 
-    async def _load(self, spec: ModelSpec) -> ModelText | SwarmError:
-        files: dict[str, bytes] = {}
+    async def _load(self, spec: ModelSpec) -> TokenTable | SwarmError:
         try:
-            for name in TEXT_FILES:
-                try:
-                    files[name] = await self._node.model_file(spec.model_id, name)
-                except FileNotFoundError:
-                    continue
-            return await asyncio.to_thread(ModelText, files)
-        except TextUnusable as error:
+            files = await self._files(spec)
+            answer, body = await self._helper.ask(text_work.load_question(spec.model_id, files))
+            text_work.check(answer)
+            return token_table.unpack(answer, body)
+        except ShardError as error:
             return ShardError(f"the tokenizer of {spec.name} cannot be used: {error}")
         except SwarmError as error:
             return error
+
+    async def _files(self, spec: ModelSpec) -> dict[str, bytes]:
+        files = {}
+        for name in TEXT_FILES:
+            try:
+                files[name] = await self._node.model_file(spec.model_id, name)
+            except FileNotFoundError:
+                continue
+        return files
+
+
+def _is_ids(call: Call) -> bool:
+    return call.endpoint is Endpoint.COMPLETION and isinstance(call.prompt, tuple)

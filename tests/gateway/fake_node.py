@@ -21,9 +21,11 @@ from swarm.effects import (
     Started,
 )
 from swarm.errors import SwarmError
+from swarm.gateway import token_table
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
 from swarm.gateway.text import ModelText
+from swarm.gateway.text_work import Parcel, TextWork
 from swarm.notes import Note
 from swarm.snapshot import ModelView, NodeView, SessionView, ShardView, Snapshot
 from swarm.terms import (
@@ -47,6 +49,7 @@ from swarm.terms import (
 )
 
 TEXT = ModelText(tiny_text.files(tiny_text.byte_level()))
+TABLE = token_table.unpack(*TEXT.packed_table())
 END = TEXT.encode("<|end|>", special=False)[0]
 CLASS = NumericClass("cpu-f32")
 TOKEN = "control-token"
@@ -125,7 +128,7 @@ def rerouted(before: Sequence[Step], after: Sequence[Step]) -> list[Step]:
 
 
 class FakeGeneration:
-    """Plays a script. Once cancelled it ends at once, without a last event."""
+    """Plays a script. Once cancelled it gives nothing more, and does not end by itself either."""
 
     def __init__(self, session: SessionId, script: Sequence[Step]) -> None:
         self._session = session
@@ -147,13 +150,12 @@ class FakeGeneration:
         self._queue.put_nowait(None)
 
     async def __aiter__(self) -> AsyncIterator[SessionEvent]:
-        while (event := await self._queue.get()) is not None and not self.cancelled.is_set():
+        while (event := await self._queue.get()) is not None:
             self.given += 1
             yield event
 
     def cancel(self) -> None:
         self._player.cancel()
-        self._queue.put_nowait(None)
         self.cancelled.set()
 
 
@@ -252,6 +254,19 @@ def snapshot(views: tuple[ModelView, ...], session_id: SessionId) -> Snapshot:
     )
 
 
+class InlineHelper:
+    """Does the helper process's work at once, where no test is about the process."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._work = TextWork(config)
+
+    async def ask(self, parcel: Parcel) -> Parcel:
+        return self._work.answer(*parcel)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
 @dataclass
 class Served:
     """A running gateway: where it is and what it told."""
@@ -264,13 +279,19 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    node: FakeNode, config: GatewayConfig | None = None, host: str = "127.0.0.1"
+    node: FakeNode,
+    config: GatewayConfig | None = None,
+    host: str = "127.0.0.1",
+    *,
+    real_helper: bool = False,
 ) -> AsyncIterator[Served]:
     """A gateway on a free port. Time stands still but for a tick with every look at the clock."""
     ticks = itertools.count()
     notes: list[Note] = []
     sources = Sources(lambda: next(ticks) / 1000, lambda: 1_700_000_000.0, lambda: 4242)
-    gateway = Gateway(node, config or GatewayConfig(), sources, notes.append, TOKEN)
+    config = config or GatewayConfig()
+    helper = None if real_helper else InlineHelper(config)
+    gateway = Gateway(node, config, sources, notes.append, TOKEN, helper)
     address = await gateway.start(host, 0)
     reached = Address("127.0.0.1", address.port)
     try:

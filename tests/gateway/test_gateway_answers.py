@@ -9,6 +9,7 @@ import pytest
 from fake_node import (
     CLASS,
     END,
+    TABLE,
     TEXT,
     failed,
     finished,
@@ -46,7 +47,7 @@ PROMPT = TEXT.encode("the", special=False)
 
 def answer(*stops: str) -> Answer:
     order = Order(spec().model_id, PROMPT, 32, Sampling(), frozenset({END}))
-    return Answer(TEXT, order, stops, began=10.0)
+    return Answer(TABLE, order, stops, began=10.0)
 
 
 def read(into: Answer, *events: Any, at: float = 10.0) -> str:

@@ -2,77 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 import tiny_text
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from swarm.gateway.stream_text import BROKEN, PENDING_TOKENS_MAX, Detokenizer, StopMatcher
+from swarm.gateway import token_table
+from swarm.gateway.stream_text import BROKEN, PENDING_TOKENS_MAX, StopMatcher, detokenizer
 from swarm.gateway.text import ModelText
-
-BYTE_LEVEL = ModelText(tiny_text.files(tiny_text.byte_level()))
-BYTE_FALLBACK = ModelText(tiny_text.files(tiny_text.byte_fallback()))
-BOTH = pytest.mark.parametrize("text", [BYTE_LEVEL, BYTE_FALLBACK], ids=["level", "fallback"])
-WORDS = st.text(st.sampled_from("the dogü😀日 \n"), max_size=24)
+from swarm.gateway.token_table import TokenTable
 
 
-def stream(text: ModelText, prompt: tuple[int, ...], ids: tuple[int, ...]) -> list[str]:
-    detokenizer = Detokenizer(text, prompt)
-    return [detokenizer.push(i) for i in ids] + [detokenizer.flush()]
+@dataclass(frozen=True)
+class Kind:
+    """A tokenizer and its table."""
+
+    text: ModelText
+    table: TokenTable
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self.text.encode(text, special=False)
+
+    def stream(self, prompt: tuple[int, ...], ids: tuple[int, ...]) -> list[str]:
+        """What each of `ids` shows, and what comes at the end."""
+        pieces = detokenizer(self.table, prompt)
+        return [pieces.push(i) for i in ids] + [pieces.flush()]
+
+
+def kind(tokenizer: Tokenizer) -> Kind:
+    text = ModelText(tiny_text.files(tokenizer))
+    return Kind(text, token_table.unpack(*text.packed_table()))
+
+
+LEVEL = kind(tiny_text.byte_level())
+FALLBACK = kind(tiny_text.byte_fallback())
+BOTH = pytest.mark.parametrize("kind", [LEVEL, FALLBACK], ids=["level", "fallback"])
+WORDS = st.text(st.sampled_from("the dogü😀日本 \n"), max_size=24)
 
 
 @BOTH
-@settings(max_examples=150, deadline=None)
-@given(content=WORDS, data=st.data())
-def test_pieces_join_to_the_decoded_whole_from_any_cut(
-    text: ModelText, content: str, data: Any
-) -> None:
-    ids = text.encode("x" + content, special=False)
-    cut = data.draw(st.integers(1, len(ids)))
-    whole = next(k for k in range(cut, -1, -1) if not text.decode(ids[:k]).endswith(BROKEN))
-    before = text.decode(ids[:whole])
-    pieces = stream(text, ids[:cut], ids[cut:])
-    assert before + "".join(pieces) == text.decode(ids)
+@settings(max_examples=400, deadline=None)
+@example(content="😀😀", cut=9)
+@example(content="üü", cut=3)
+@given(content=WORDS, cut=st.integers(1, 99))
+def test_pieces_join_to_the_decoded_whole_from_any_cut(kind: Kind, content: str, cut: int) -> None:
+    ids = kind.encode("x" + content)
+    cut = min(cut, len(ids))
+    whole = next(k for k in range(cut, -1, -1) if not kind.table.decode(ids[:k]).endswith(BROKEN))
+    before = kind.table.decode(ids[:whole])
+    pieces = kind.stream(ids[:cut], ids[cut:])
+    assert before + "".join(pieces) == kind.table.decode(ids)
     assert not any(BROKEN in piece for piece in pieces)
 
 
 @BOTH
-def test_the_blank_before_the_first_word_is_kept_after_a_prompt(text: ModelText) -> None:
-    ids = text.encode("the dog", special=False)
-    head = len(text.encode("the", special=False))
-    assert "".join(stream(text, ids[:head], ids[head:])) == " dog"
+def test_the_blank_before_the_first_word_is_kept_after_a_prompt(kind: Kind) -> None:
+    ids = kind.encode("the dog")
+    head = len(kind.encode("the"))
+    assert "".join(kind.stream(ids[:head], ids[head:])) == " dog"
 
 
 @BOTH
-def test_a_character_comes_whole_with_its_last_byte(text: ModelText) -> None:
-    ids = text.encode("o😀o", special=False)
-    pieces = stream(text, (), ids)
+def test_a_character_comes_whole_with_its_last_byte(kind: Kind) -> None:
+    ids = kind.encode("o😀o")
+    pieces = kind.stream((), ids)
     assert "".join(pieces) == "o😀o"
     assert all(piece in {"", "o", "😀", "😀o"} for piece in pieces)
 
 
 @BOTH
-def test_a_half_character_at_the_end_is_not_shown(text: ModelText) -> None:
-    ids = text.encode("o😀", special=False)
-    assert "".join(stream(text, (), ids[:-1])) == "o"
+def test_a_half_character_at_the_end_is_not_shown(kind: Kind) -> None:
+    ids = kind.encode("o😀")
+    assert "".join(kind.stream((), ids[:-1])) == "o"
 
 
 @BOTH
-def test_special_and_unknown_tokens_are_silent(text: ModelText) -> None:
-    end = text.encode("<|end|>", special=False)[-1]
-    ids = text.encode("the dog", special=False)
+def test_special_and_unknown_tokens_are_silent(kind: Kind) -> None:
+    end = kind.encode("<|end|>")[-1]
+    ids = kind.encode("the dog")
     mixed = (*ids[:1], end, 10**6, *ids[1:], end)
-    assert "".join(stream(text, (), mixed)) == "the dog"
+    assert "".join(kind.stream((), mixed)) == "the dog"
 
 
-def test_bytes_that_never_make_a_character_do_not_pile_up() -> None:
-    broken = BYTE_FALLBACK.encode("ü", special=False)[-2]
-    detokenizer = Detokenizer(BYTE_FALLBACK, ())
-    pieces = [detokenizer.push(broken) for _ in range(5 * PENDING_TOKENS_MAX)]
-    assert set("".join(pieces)) == {BROKEN}
-    assert len(detokenizer._window) <= 2 * PENDING_TOKENS_MAX
+@BOTH
+def test_bytes_that_never_make_a_character_do_not_pile_up(kind: Kind) -> None:
+    broken = kind.encode("€")[-1:]
+    *pieces, last = kind.stream((), broken * 5 * PENDING_TOKENS_MAX)
+    assert set("".join(pieces)) == {BROKEN} and len(last) <= PENDING_TOKENS_MAX
 
 
 def run(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -11,6 +12,7 @@ CORPUS = (
     "stop here and then go on, my friend",
     "füße über straßen und häuser 😀 🚀 日本語 テキスト",
 )
+NOW = datetime(2026, 3, 1, 12, 30)
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>")
 TEMPLATE = (
     "{% for message in messages %}\n"

@@ -1,0 +1,233 @@
+"""The helper process for text: same ids, a loop that runs on, crashes outlived, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import tiny_text
+from fake_node import TABLE, TEXT, FakeNode, InlineHelper, model, saying, serving, spec
+
+from swarm.config import GatewayConfig
+from swarm.errors import RequestError, ShardError
+from swarm.gateway import text_work
+from swarm.gateway.openai import Endpoint, parse
+from swarm.gateway.text_process_io import TextProcess
+from swarm.gateway.texts_io import SMALL_BODY_BYTES, Texts
+from swarm.terms import ModelSpec
+
+CONFIG = GatewayConfig()
+NOW = tiny_text.NOW
+LONG = spec(context=10**6)
+
+Work = Callable[[TextProcess, Texts], Awaitable[None]]
+
+
+def with_process(work: Work, said: list[str] | None = None) -> None:
+    """Run something with a real helper, and see that nothing of it is left."""
+
+    async def main() -> int | None:
+        helper = TextProcess(CONFIG, (said if said is not None else []).append)
+        texts = Texts(FakeNode(), CONFIG, helper)
+        await work(helper, texts)
+        pid = helper.pid
+        await texts.close()
+        await texts.close()
+        return pid
+
+    pid = asyncio.run(main())
+    assert pid is None or not psutil.pid_exists(pid)
+
+
+def body_of(**fields: Any) -> bytes:
+    return json.dumps({"model": "tiny"} | fields).encode()
+
+
+async def ids(texts: Texts, endpoint: Endpoint, body: bytes, of: ModelSpec) -> tuple[int, ...]:
+    """As the gateway does it: read the body, find the tokens, make the ids."""
+    call = await texts.parse(endpoint, body)
+    await texts.table(of)
+    return await texts.prompt_ids(call, body, of, NOW)
+
+
+def test_the_process_gives_the_ids_and_tokens_that_the_same_code_gives_here() -> None:
+    messages = [{"role": "user", "content": "the 😀"}]
+
+    async def work(helper: TextProcess, texts: Texts) -> None:
+        assert helper.pid is None
+        chat = await ids(texts, Endpoint.CHAT, body_of(messages=messages), LONG)
+        assert chat == TEXT.encode_chat(messages, NOW)
+        text = await ids(texts, Endpoint.COMPLETION, body_of(prompt="the dog"), LONG)
+        assert text == TEXT.encode("the dog", special=True)
+        table = await texts.table(LONG)
+        assert table is not None and table.decode(text) == "the dog"
+        assert (table.pieces, table.offsets, table.flags) == (
+            TABLE.pieces,
+            TABLE.offsets,
+            TABLE.flags,
+        )
+
+    with_process(work)
+
+
+@pytest.mark.parametrize("prompt", ["the dog and fox " * 2000, [1, 2, 3] * 20_000])
+def test_a_big_body_is_read_by_the_process(prompt: Any) -> None:
+    body = body_of(
+        prompt=prompt, stop=["a"], stream=True, stream_options={"include_usage": True}, logprobs=2,
+        seed=5, max_tokens=3,
+    )  # fmt: skip
+    assert len(body) > SMALL_BODY_BYTES
+
+    async def work(_: TextProcess, texts: Texts) -> None:
+        call = await texts.parse(Endpoint.COMPLETION, body)
+        here = parse(Endpoint.COMPLETION, body, CONFIG)
+        assert call.prompt == "" and call.sampling == here.sampling and call.stop == here.stop
+        assert (call.stream, call.include_usage, call.max_tokens) == (True, True, 3)
+        assert await ids(texts, Endpoint.COMPLETION, body, LONG) == (
+            tuple(prompt) if isinstance(prompt, list) else TEXT.encode(prompt, special=True)
+        )
+
+    with_process(work)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (body_of(prompt="x" * 20_000, n=2), "n must be 1"),
+        (body_of(prompt=[1] * 20_000), "64 tokens"),
+        (body_of(prompt=[1] * 20_000 + [1 << 40]), "64 tokens"),
+        (body_of(prompt="x", max_tokens=100), "64 tokens"),
+        (b"[" * 20_000, "JSON"),
+    ],
+)
+def test_refusals_come_back_as_they_are(body: bytes, says: str) -> None:
+    async def work(_: TextProcess, texts: Texts) -> None:
+        with pytest.raises(RequestError, match=says) as caught:
+            await ids(texts, Endpoint.COMPLETION, body, spec())
+        assert caught.value.status == 400
+
+    with_process(work)
+
+
+def test_ids_that_are_no_numbers_of_any_vocabulary_are_refused() -> None:
+    body = body_of(prompt=[1] * 20_000 + [1 << 40])
+
+    async def work(_: TextProcess, texts: Texts) -> None:
+        with pytest.raises(RequestError, match="outside the vocabulary"):
+            await ids(texts, Endpoint.COMPLETION, body, LONG)
+
+    with_process(work)
+
+
+def test_the_loop_runs_on_while_a_long_prompt_is_encoded() -> None:
+    body = body_of(prompt="the quick brown fox " * 20_000)
+
+    async def work(_: TextProcess, texts: Texts) -> None:
+        await texts.table(LONG)
+        task = asyncio.create_task(ids(texts, Endpoint.COMPLETION, body, LONG))
+        turns = 0
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 100
+        assert len(await task) > 20_000
+
+    with_process(work)
+
+
+def test_a_short_prompt_need_not_wait_for_a_long_one() -> None:
+    body = body_of(prompt="the quick brown fox " * 50_000)
+
+    async def work(_: TextProcess, texts: Texts) -> None:
+        await texts.table(LONG)
+        long = asyncio.create_task(ids(texts, Endpoint.COMPLETION, body, LONG))
+        await ids(texts, Endpoint.COMPLETION, body_of(prompt="the dog"), LONG)
+        assert not long.done()
+        await long
+
+    with_process(work)
+
+
+def test_a_killed_helper_is_started_again_and_loads_again() -> None:
+    body = body_of(prompt="the dog")
+
+    async def work(helper: TextProcess, texts: Texts) -> None:
+        first = await ids(texts, Endpoint.COMPLETION, body, LONG)
+        pid = helper.pid
+        assert pid is not None
+        asking = asyncio.create_task(
+            ids(texts, Endpoint.COMPLETION, body_of(prompt="dog " * 100_000), LONG)
+        )
+        while not helper._waiting:
+            await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ShardError, match="helper process ended"):
+            await asking
+        assert await ids(texts, Endpoint.COMPLETION, body, LONG) == first
+        assert helper.pid not in (None, pid)
+
+    with_process(work)
+
+
+def test_what_the_helper_says_on_its_way_out_is_heard() -> None:
+    said: list[str] = []
+
+    async def work(helper: TextProcess, _: Texts) -> None:
+        with pytest.raises(ShardError):
+            await helper.ask(({"do": "load", "model": "x", "files": 3}, b""))
+        while not any("TypeError" in line for line in said):
+            await asyncio.sleep(0)
+
+    with_process(work, said)
+
+
+def test_the_process_ends_when_its_daemon_is_gone() -> None:
+    program = [sys.executable, "-m", "swarm.gateway.text_helper_io", "{}"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"\0\0\0")
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_models_that_nobody_knows_any_more_are_forgotten() -> None:
+    async def main() -> None:
+        node, helper = FakeNode(views=(model("one"), model("two"))), InlineHelper(CONFIG)
+        texts = Texts(node, CONFIG, helper)
+        for name in ("one", "two"):
+            await texts.table(spec(name))
+        node.views = (model("two"),)
+        await texts.table(spec("two"))
+        question = text_work.encode_question(Endpoint.COMPLETION, spec("one"), NOW)
+        answer, _ = await helper.ask((question, body_of(prompt="x")))
+        assert answer == {"unknown_model": True}
+        assert len(node.files_read) == 8
+
+    asyncio.run(main())
+
+
+def test_a_gateway_has_a_helper_of_its_own_and_takes_it_along() -> None:
+    node = FakeNode(scripts=[saying("fox")])
+
+    async def main() -> None:
+        before = {process.pid for process in psutil.Process().children()}
+        async with serving(node, real_helper=True) as served:
+            async with (
+                aiohttp.ClientSession(served.url) as client,
+                client.post("/v1/completions", json={"model": "tiny", "prompt": "x"}) as response,
+            ):
+                assert (await response.json())["choices"][0]["text"] == "fox"
+            started = {process.pid for process in psutil.Process().children()} - before
+            assert len(started) == 1
+        assert not any(psutil.pid_exists(pid) for pid in started)
+
+    asyncio.run(main())
