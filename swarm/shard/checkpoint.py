@@ -277,8 +277,8 @@ def kv_bytes_per_token_layer(config: Mapping[str, Any], element_bytes: int) -> i
     heads = _optional(text, "heads") or 1
     hidden = _optional(text, "hidden") or 0
     if text.get("kv_lora_rank") and text.get("qk_rope_head_dim"):
-        key = int(text.get("qk_nope_head_dim") or 0) + int(text["qk_rope_head_dim"])
-        return heads * (key + int(text.get("v_head_dim") or key)) * element_bytes
+        # Latent attention caches one compressed row for all heads, and one rotary key.
+        return (int(text["kv_lora_rank"]) + int(text["qk_rope_head_dim"])) * element_bytes
     kv_heads = max(_integers(text, ("num_key_value_heads", "num_global_key_value_heads"), heads))
     sizes = _integers(text, ("head_dim", "global_head_dim"), hidden // heads)
     return 2 * kv_heads * max(sizes) * element_bytes

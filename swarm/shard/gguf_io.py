@@ -19,8 +19,9 @@ def gguf_texts(path: Path) -> Mapping[str, bytes]:
     Raises ShardError when transformers does not know the architecture or the tokenizer.
     """
     try:
-        config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        where = {"gguf_file": path.name, "local_files_only": True}
+        config = transformers.AutoConfig.from_pretrained(path.parent, **where)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **where)
     except (ValueError, KeyError, OSError, TypeError, NotImplementedError) as error:
         raise ShardError(f"{path} is of a kind that cannot be read: {error}") from error
     with tempfile.TemporaryDirectory() as folder:

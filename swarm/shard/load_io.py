@@ -28,9 +28,12 @@ def read_config(path: Path) -> Any:
     Raises ShardError when it is broken, of a kind transformers does not know, or needs its own
     code, which is never run.
     """
+    if not path.exists():  # transformers would take the name for one to fetch
+        raise ShardError(f"there is no model at {path}")
+    positional, keywords = _location(path)
     try:
         config = transformers.AutoConfig.from_pretrained(
-            *_location(path)[0], **_location(path)[1], trust_remote_code=False
+            *positional, **keywords, trust_remote_code=False, local_files_only=True
         )
     except (ValueError, KeyError, OSError, TypeError, AttributeError) as error:
         raise ShardError(f"the config of {path} is not usable: {_first_line(error)}") from error
@@ -51,6 +54,7 @@ def load_stage(path: Path, part: Part, dtype: torch.dtype, device: torch.device)
         model, report = cut_class(base, part).from_pretrained(
             *positional,
             **keywords,
+            trust_remote_code=False,
             dtype=dtype,
             device_map={"": device},
             local_files_only=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from swarm.messages import Message
 from swarm.shard.frames import FrameReader, pack
 
 STOP_GRACE_S = 2.0
-"""A worker that is asked to go and is in the middle of something long is killed after this."""
+"""A worker whose socket closed, and that is in the middle of something long, is killed after this."""
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 """A chunk of a prompt goes over in one piece; the system may grant less."""
 _STDERR_TAIL_CHARACTERS = 4096
@@ -65,6 +66,7 @@ class WorkerClient:
         self._process: asyncio.subprocess.Process | None = None
         self._channel: _Channel | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._end: asyncio.TimerHandle | None = None
         self._stopping = False
 
     @property
@@ -81,7 +83,8 @@ class WorkerClient:
             with theirs:
                 self._process = await self._spawn(theirs)
             _enlarge(ours)
-            channel = _Channel(self._events.worker_message, self._broken)
+            closed = functools.partial(self._channel_closed, self._process)
+            channel = _Channel(self._events.worker_message, closed)
             await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
         except BaseException:
             ours.close()
@@ -95,16 +98,12 @@ class WorkerClient:
 
     async def stop(self) -> None:
         self._stopping = True
-        process, watch = self._process, self._watch
-        if process is None or watch is None:
+        watch = self._watch
+        if watch is None:
             return
         if self._channel is not None:
             self._channel.close()
-        try:
-            await asyncio.wait_for(asyncio.shield(watch), STOP_GRACE_S)
-        except TimeoutError:
-            _kill(process)
-            await watch
+        await watch
 
     async def _spawn(self, theirs: socket.socket) -> asyncio.subprocess.Process:
         _enlarge(theirs)
@@ -121,10 +120,10 @@ class WorkerClient:
             start_new_session=True,
         )  # fmt: skip
 
-    def _broken(self, reason: str) -> None:
-        """The socket ended or cannot be understood: the process is of no use any more."""
-        if self._process is not None and not self._stopping:
-            _kill(self._process)
+    def _channel_closed(self, process: asyncio.subprocess.Process) -> None:
+        """The process is of no use any more; most often it is about to end by itself."""
+        if process is self._process:
+            self._end = asyncio.get_running_loop().call_later(STOP_GRACE_S, _kill, process)
 
     async def _watch_process(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
@@ -132,7 +131,9 @@ class WorkerClient:
         code = await process.wait()
         if self._channel is not None:
             self._channel.close()
-        self._process = self._channel = self._watch = None
+        if self._end is not None:
+            self._end.cancel()
+        self._process = self._channel = self._watch = self._end = None
         if not self._stopping:
             self._events.worker_lost(_reason(code, tail))
 
@@ -152,9 +153,9 @@ class WorkerClient:
 class _Channel(asyncio.BufferedProtocol):
     """Frames on our end of the socketpair."""
 
-    def __init__(self, deliver: Callable[[Message], None], broken: Callable[[str], None]) -> None:
+    def __init__(self, deliver: Callable[[Message], None], closed: Callable[[], None]) -> None:
         self._deliver = deliver
-        self._broken = broken
+        self._closed = closed
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
 
@@ -175,16 +176,15 @@ class _Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             messages = self._reader.filled(nbytes)
-        except RemoteProtocolError as error:
-            self._broken(str(error))
-            self.close()
+        except RemoteProtocolError:
+            self.close()  # a worker that cannot be understood is ended and started anew
             return
         for message in messages:
             self._deliver(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._broken("the socket to the worker closed")
+        self._closed()
 
 
 def _enlarge(end: socket.socket) -> None:

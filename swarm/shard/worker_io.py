@@ -7,6 +7,7 @@ ends when the socket does.
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import sys
@@ -261,6 +262,7 @@ def main(arguments: list[str]) -> None:
     use_threads(shard.threads)
     with socket.socket(fileno=int(descriptor)) as channel:
         Worker(channel, shard).serve()
+    os._exit(0)  # there is nothing left to do, and tearing torch down takes a second
 
 
 if __name__ == "__main__":

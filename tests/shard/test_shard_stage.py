@@ -14,6 +14,7 @@ from safetensors import safe_open
 from tiny_models import LAYERS, VOCAB, reference_ids, save_tiny
 
 from swarm.errors import ConfigError, ShardError
+from swarm.shard.checkpoint import kv_bytes_per_token_layer
 from swarm.shard.cut import Part
 from swarm.shard.load_io import choose_device, choose_dtype, read_config
 from swarm.terms import LayerRange
@@ -122,6 +123,17 @@ def test_a_cache_for_part_of_a_range_holds_only_that_part(tmp_path: Path) -> Non
     stage.forward(torch.randn(1, 4, 32), 0, cache)
     keys_and_values, heads, head_size, element = 2, 2, 8, 4
     assert cache.byte_count == 2 * keys_and_values * heads * 32 * head_size * element
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "phi3", "qwen3_moe", "glm4", "opt"])
+def test_kv_takes_what_the_config_foretells(family: str, tmp_path: Path) -> None:
+    heads = {"num_key_value_heads": 4} if family == "opt" else {}
+    save_tiny(tmp_path, family, **heads)
+    stage = load(tmp_path, whole_part(LAYERS))
+    cache = stage.new_cache(stage.part, 50)
+    stage.forward(torch.tensor([PROMPT]), 0, cache)
+    per_position = kv_bytes_per_token_layer(read_config(tmp_path).to_dict(), 4)
+    assert cache.byte_count == 50 * LAYERS * per_position
 
 
 def test_layers_that_are_not_held_are_refused(tmp_path: Path) -> None:

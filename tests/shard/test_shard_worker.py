@@ -1,0 +1,290 @@
+"""Real worker processes: from inspection to tokens, and what happens when one of the two dies."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+from tiny_models import LAYERS, reference_ids, save_tiny
+
+from swarm.config import ShardConfig
+from swarm.errors import LocalProtocolError
+from swarm.messages import (
+    Begin,
+    End,
+    Inspect,
+    Inspected,
+    Load,
+    Loaded,
+    LoadProgress,
+    Message,
+    Ran,
+    RowType,
+    Run,
+    RunFailed,
+    SpeedReport,
+    StepKind,
+    WorkerFailed,
+)
+from swarm.shard.frames import pack
+from swarm.shard.worker_client_io import WorkerClient
+from swarm.terms import LayerRange, Sampling, SessionId
+
+PROMPT = [5, 17, 40, 8, 61, 33, 9, 72, 4]
+CONFIG = ShardConfig(threads=1, memory_bytes=1 << 30)
+SESSION = SessionId("s")
+M = TypeVar("M", bound=Message)
+
+
+class Listener:
+    """Events of a worker, as a queue."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Message | str] = asyncio.Queue()
+
+    def worker_message(self, message: Message) -> None:
+        if not isinstance(message, SpeedReport):
+            self.queue.put_nowait(message)
+
+    def worker_lost(self, reason: str) -> None:
+        self.queue.put_nowait(reason)
+
+    async def expect(self, kind: type[M]) -> M:
+        """The next message that is no progress must be of this kind."""
+        while isinstance(message := await self.queue.get(), LoadProgress):
+            pass
+        assert isinstance(message, kind), message
+        return message
+
+    async def loss(self) -> str:
+        reason = await self.queue.get()
+        assert isinstance(reason, str), reason
+        return reason
+
+
+Story = Callable[[WorkerClient, Listener], Awaitable[None]]
+
+
+def play(story: Story, config: ShardConfig = CONFIG) -> list[str]:
+    """Run a story with a started worker; returns what it logged. Ends the worker whatever comes."""
+    lines: list[str] = []
+
+    async def scene() -> None:
+        listener = Listener()
+        client = WorkerClient(config, listener, lines.append)
+        await client.start()
+        try:
+            await story(client, listener)
+        finally:
+            await client.stop()
+        assert client.pid is None
+
+    asyncio.run(scene())
+    return lines
+
+
+async def inspect(client: WorkerClient, listener: Listener, folder: Path) -> Inspected:
+    client.send(Inspect(str(folder), "tiny", str(folder.parent / "cache")))
+    return await listener.expect(Inspected)
+
+
+async def load(
+    client: WorkerClient, listener: Listener, folder: Path, layers: LayerRange
+) -> Loaded:
+    found = await inspect(client, listener, folder)
+    embed, head = layers.start == 0, layers.stop == LAYERS
+    client.send(Load(str(folder), found.spec.model_id, layers, embed, head))
+    return await listener.expect(Loaded)
+
+
+def begin(loaded: Loaded) -> Begin:
+    head = loaded.layers.stop == LAYERS
+    sampling = Sampling(temperature=0.0)
+    return Begin(SESSION, 1, loaded.model_id, loaded.layers, True, head, 1, 64, sampling)
+
+
+def ids(position: int, *tokens: int) -> Run:
+    kind = StepKind.PREFILL if position == 0 else StepKind.DECODE
+    payload = struct.pack(f"<{len(tokens)}i", *tokens)
+    last = position + len(tokens) - 1
+    return Run(SESSION, 1, position, len(tokens), kind, RowType.IDS, last, payload)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    folder = tmp_path_factory.mktemp("worker") / "tiny"
+    model = save_tiny(folder, "llama")
+    return folder, reference_ids(model, PROMPT, 6)
+
+
+def test_from_inspection_to_tokens(tiny: tuple[Path, list[int]]) -> None:
+    folder, expected = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        found = await inspect(client, listener, folder)
+        assert (found.spec.name, found.spec.layer_count) == ("tiny", LAYERS)
+        assert Path(found.manifest_path).exists()
+        assert found.memory_bytes == CONFIG.memory_bytes
+        loaded = await load(client, listener, folder, LayerRange(0, LAYERS))
+        assert (loaded.row_type, loaded.row_bytes) == (RowType.FLOAT32, 128)
+        assert loaded.numeric_class.startswith("cpu-")
+        assert loaded.speed.decode_s_per_layer > 0 < loaded.speed.head_s
+        client.send(begin(loaded))
+        client.send(ids(0, *PROMPT))
+        tokens = []
+        for _ in expected:
+            (token,) = (await listener.expect(Ran)).tokens
+            tokens.append(token.token_id)
+            client.send(ids(token.position, token.token_id))
+        assert tokens == expected
+        client.send(End(SESSION))
+
+    lines = play(story)
+    assert [line.split()[0] for line in lines] == ["worker.inspected"] * 2 + ["worker.loaded"]
+
+
+def test_a_killed_worker_is_told_once_and_starts_again(tiny: tuple[Path, list[int]]) -> None:
+    folder, _ = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        await load(client, listener, folder, LayerRange(0, 2))
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        assert await listener.loss() == "the worker was killed by SIGKILL"
+        assert client.pid is None
+        client.send(End(SESSION))
+        await client.start()
+        loaded = await load(client, listener, folder, LayerRange(0, 2))
+        client.send(begin(loaded))
+        client.send(ids(0, *PROMPT))
+        assert len((await listener.expect(Ran)).payload) == len(PROMPT) * loaded.row_bytes
+        assert listener.queue.empty()
+
+    play(story)
+
+
+def test_no_event_comes_after_a_stop_on_purpose(tiny: tuple[Path, list[int]]) -> None:
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        await inspect(client, listener, tiny[0])
+        with pytest.raises(LocalProtocolError, match="runs already"):
+            await client.start()
+        await client.stop()
+        await client.stop()
+        client.send(End(SESSION))
+        assert listener.queue.empty()
+
+    play(story)
+
+
+def test_a_worker_that_cannot_start_says_why() -> None:
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        reason = await listener.loss()
+        assert reason.startswith("the worker ended with exit code 1: worker.crashed")
+        assert "is not a device that can be used" in reason
+
+    play(story, dataclasses.replace(CONFIG, device="meta"))
+
+
+def test_what_cannot_be_done_is_one_sentence_and_the_worker_goes_on(
+    tiny: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    folder, _ = tiny
+    (tmp_path / "cut").mkdir()
+    for file in folder.iterdir():
+        (tmp_path / "cut" / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "cut" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-100])
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        client.send(Inspect(str(tmp_path / "none"), "none", str(tmp_path / "cache")))
+        nowhere = await listener.expect(WorkerFailed)
+        assert nowhere.path == str(tmp_path / "none")
+        client.send(Inspect(str(tmp_path / "cut"), "cut", str(tmp_path / "cache")))
+        assert "is cut short" in (await listener.expect(WorkerFailed)).detail
+        weights.write_bytes(whole)
+        found = await inspect(client, listener, tmp_path / "cut")
+        weights.write_bytes(whole[:-1] + b"\x11")
+        client.send(Load(str(tmp_path / "cut"), found.spec.model_id, LayerRange(0, 1), True, False))
+        assert "its files have changed" in (await listener.expect(WorkerFailed)).detail
+
+    play(story)
+
+
+def test_sessions_without_a_shard_are_refused(tiny: tuple[Path, list[int]]) -> None:
+    folder, _ = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        client.send(End(SESSION))
+        client.send(ids(0, *PROMPT))
+        failed = await listener.expect(RunFailed)
+        assert "no shard of the session's model is loaded here" in failed.detail
+        loaded = await load(client, listener, folder, LayerRange(0, 2))
+        client.send(begin(loaded))
+        client.send(ids(0, *PROMPT))
+        await listener.expect(Ran)
+        client.send(Load(str(folder), loaded.model_id, LayerRange(0, LAYERS), True, True))
+        assert "replaced by another one" in (await listener.expect(RunFailed)).detail
+        assert (await listener.expect(Loaded)).layers == LayerRange(0, LAYERS)
+
+    play(story)
+
+
+def test_a_worker_dies_with_its_daemon(tmp_path: Path) -> None:
+    """Also when the daemon is killed: a stand-in for one starts a worker and gets SIGKILL."""
+    program = (
+        "import asyncio, sys\n"
+        "from swarm.config import ShardConfig\n"
+        "from swarm.shard.worker_client_io import WorkerClient\n"
+        "class Events:\n"
+        "    def worker_message(self, message): print(self.client.pid, flush=True)\n"
+        "    def worker_lost(self, reason): print(reason, flush=True)\n"
+        "async def main():\n"
+        "    events = Events()\n"
+        "    events.client = client = WorkerClient(ShardConfig(threads=1), events)\n"
+        "    await client.start()\n"
+        "    from swarm.messages import Inspect\n"
+        "    client.send(Inspect('nowhere', 'x', sys.argv[1]))\n"
+        "    await asyncio.get_running_loop().create_future()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        worker = psutil.Process(int(daemon.stdout.readline()))
+        daemon.kill()
+    worker.wait(timeout=20)
+
+
+def test_a_worker_ends_when_its_socket_does() -> None:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "swarm.shard.worker_io", str(theirs.fileno())]
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(
+            [*command, json.dumps(dataclasses.asdict(CONFIG)), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as worker,
+    ):
+        theirs.close()
+        ours.sendall(b"".join(bytes(part) for part in pack(Inspect("nowhere", "x", "y"))))
+        assert ours.recv(1)
+        worker.send_signal(signal.SIGINT)
+        ours.close()
+        assert worker.wait(timeout=20) == 0
