@@ -176,7 +176,7 @@ class GatewayConfig:
     write_timeout_s: float = 60.0
     """A client that reads nothing for this long is cut off; its session holds KV meanwhile."""
     event_streams_max: int = 16
-    """Readers of `/swarm/events`; each may lag by `event_backlog_max` notes before it loses some."""
+    """Readers of `/swarm/events`; each may lag by `event_backlog_max` notes."""
     event_backlog_max: int = 1024
     leave_grace_s: float = 10.0
     """How long `swarm leave` lets running sessions move away or end."""

@@ -41,7 +41,7 @@ def main() -> None:
             with lock:
                 sys.stdout.buffer.writelines(parts)
                 sys.stdout.buffer.flush()
-        except Exception:  # noqa: BLE001 - the root of a thread: end, so that the daemon hears of it
+        except Exception:  # noqa: BLE001 - the root of a thread: end, which the daemon hears
             traceback.print_exc()
             os._exit(1)
 
