@@ -33,7 +33,7 @@ def node_id_of(public_key: bytes) -> NodeId:
 
 
 def verify(public_key: bytes, domain: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is `public_key`'s over `data` in `domain`; False for any malformed part."""
+    """Whether `signature` is `public_key`'s over `data` in `domain`; no malformed part is."""
     if len(public_key) != SEED_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

@@ -85,14 +85,15 @@ class LinkTable:
     _up: dict[NodeId, _Link] = field(default_factory=dict)
     _pending: dict[ConnectionId, _Link] = field(default_factory=dict)
     _by_connection: dict[ConnectionId, _Link] = field(default_factory=dict)
+    _early_data: dict[ConnectionId, Established] = field(default_factory=dict)
+    """Accepted data lanes that overtook their control lanes; the handshake's time limit ends them."""
 
     def objection(self, found: Established, *, dialled: bool, now: float) -> str | None:
         """Why a connection that just authenticated is not wanted; None when it is."""
         if found.node == self.own:
             return SELF_DIALLED
         if found.lane is Lane.DATA:
-            known = any(self._pairs(link, found, dialled) for link in self._pending.values())
-            return None if known else "a data lane without its control lane"
+            return self._objection_to_data(found, dialled)
         up = self._up.get(found.node)
         if up is not None and not self._supersedes(up, found.incarnation, dialled, now):
             return ALREADY_LINKED
@@ -103,24 +104,32 @@ class LinkTable:
         return None
 
     def control_ready(
-        self, connection: ConnectionId, peer: Peer, binding: bytes
+        self, connection: ConnectionId, peer: Peer, binding: bytes, now: float
     ) -> list[TableEffect]:
         """A control lane authenticated and nothing stood against it."""
         link = _Link(peer, connection, binding)
         self._pending[connection] = link
         self._by_connection[connection] = link
-        return [OpenDataLane(connection, binding)] if peer.dialled else []
+        if peer.dialled:
+            return [OpenDataLane(connection, binding)]
+        for data, found in self._early_data.items():
+            if self._pairs(link, found, dialled=False):
+                del self._early_data[data]
+                return self._join(link, data, now)
+        return []
 
     def data_ready(
         self, connection: ConnectionId, found: Established, *, dialled: bool, now: float
     ) -> list[TableEffect]:
-        """A data lane authenticated: it joins the control lane that its binding names."""
+        """A data lane authenticated: it joins the control lane that its binding names.
+
+        Two connections keep no order between them: an accepted data lane may be early.
+        """
         for link in self._pending.values():
             if self._pairs(link, found, dialled):
-                link.data = connection
-                self._by_connection[connection] = link
-                return self._settle(link, now)
-        return [CloseConnection(connection, "a data lane without its control lane", tell=True)]
+                return self._join(link, connection, now)
+        self._early_data[connection] = found
+        return []
 
     def heard(self, connection: ConnectionId, now: float) -> list[TableEffect]:
         """A frame came on a connection whose link is not up: the other side has settled it."""
@@ -132,6 +141,7 @@ class LinkTable:
 
     def lost(self, connection: ConnectionId, cause: str, orderly: bool) -> list[TableEffect]:
         """A connection ended or failed: its link goes with it, both lanes at once."""
+        self._early_data.pop(connection, None)
         link = self._by_connection.get(connection)
         if link is None:
             return []
@@ -161,6 +171,18 @@ class LinkTable:
 
     def peers(self) -> tuple[Peer, ...]:
         return tuple(link.peer for link in self._up.values())
+
+    def _objection_to_data(self, found: Established, dialled: bool) -> str | None:
+        if any(self._pairs(link, found, dialled) for link in self._pending.values()):
+            return None
+        if dialled or len(self._early_data) >= self.limits.links_max:
+            return "a data lane without its control lane"
+        return None
+
+    def _join(self, link: _Link, data: ConnectionId, now: float) -> list[TableEffect]:
+        link.data = data
+        self._by_connection[data] = link
+        return self._settle(link, now)
 
     def _settle(self, link: _Link, now: float) -> list[TableEffect]:
         """Bring a link up once both lanes stand and the settling side has chosen it."""

@@ -176,14 +176,12 @@ class TcpLinks:
 
     def authenticated(self, connection: Connection, found: Established) -> None:
         self._gate.authenticated(connection.number)
+        number, now = connection.number, self._clock()
         if found.lane is Lane.DATA:
-            dialled = connection.dialled
-            effects = self._table.data_ready(
-                connection.number, found, dialled=dialled, now=self._clock()
-            )
+            effects = self._table.data_ready(number, found, dialled=connection.dialled, now=now)
         else:
             peer = _peer(connection, found)
-            effects = self._table.control_ready(connection.number, peer, found.binding)
+            effects = self._table.control_ready(number, peer, found.binding, now)
             self._dialler.authenticated(connection)
         self._apply(effects)
 

@@ -27,7 +27,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-WAIT_S = 5.0
+WAIT_S = 20.0
 KEY = SwarmKey(bytes(range(32)))
 OTHER_KEY = SwarmKey(bytes(32))
 CONFIG = LinkConfig(handshakes_per_second=100_000, goodput_probe_bytes=0)
@@ -63,6 +63,7 @@ class Recorder:
     def heard(self, peer: NodeId) -> None:
         assert peer in self.up
         self.heard_count += 1
+        self._changed.set()
 
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str

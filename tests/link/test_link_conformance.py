@@ -22,7 +22,7 @@ from link_pair import (
 
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.link.handshake import ProtocolRange
-from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED
+from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, LinkStats
 from swarm.messages import FileChunk, FileRequest, Heartbeat, ModelId, Suspicion
 from swarm.terms import Address, Incarnation
 
@@ -432,16 +432,11 @@ def test_round_trip_and_goodput_are_measured(link: Scenario) -> None:
         )
         pair = await bench.pair(Build(config=config), Build(config=config))
 
-        def measured() -> bool:
-            stats = [
-                pair.left.links.stats(pair.right.id),
-                pair.right.links.stats(pair.left.id),
-            ]
-            return all(s and s.rtt_s is not None and s.goodput_bytes_s for s in stats)
-
-        async with asyncio.timeout(10):
-            while not measured():
-                await asyncio.sleep(0.005)
+        for one, other in ((pair.left, pair.right), (pair.right, pair.left)):
+            # Each byte that arrives wakes the waiter; both figures need some round trips.
+            await one.events.until(
+                lambda one=one, other=other: _measured(one.links.stats(other.id))
+            )
         stats = pair.left.links.stats(pair.right.id)
         assert 0 < stats.rtt_s < 5
         assert stats.bytes_out > 65536
@@ -521,6 +516,10 @@ def test_requests_and_answers_cross(link: Scenario) -> None:
 
 def _pair(address: Address) -> tuple[str, int]:
     return address.host, address.port
+
+
+def _measured(stats: LinkStats | None) -> bool:
+    return stats is not None and stats.rtt_s is not None and stats.goodput_bytes_s is not None
 
 
 def _stop_reading(links: object, peer: str) -> None:
