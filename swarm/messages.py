@@ -318,6 +318,8 @@ class SessionProgress:
     kv_length: int
     pending_count: int
     """Positions that wait for, or are in, the worker."""
+    is_yours: bool = False
+    """The receiver is the session's origin: where it knows no such session, it releases it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.config import RoutingConfig
-from swarm.effects import Effect
+from swarm.effects import Effect, Send
 from swarm.errors import SessionLimitReached
 from swarm.messages import (
     Credit,
@@ -15,6 +15,7 @@ from swarm.messages import (
     Opened,
     Progress,
     Refused,
+    Release,
     SessionProgress,
     Token,
 )
@@ -22,7 +23,10 @@ from swarm.routing.planner import Planner
 from swarm.routing.session import OriginSession
 from swarm.routing.watch import Alarm
 from swarm.snapshot import SessionView
-from swarm.terms import ModelId, ModelSpec, NodeId, Order, SessionId
+from swarm.terms import Epoch, ModelId, ModelSpec, NodeId, Order, SessionId
+
+LAST_EPOCH = Epoch(1 << 62)
+"""Releases a session whatever its epoch."""
 
 FromHop = Opened | Refused | Token | Credit | Gap | HopFailed
 
@@ -112,9 +116,13 @@ class Origins:
         self._settle(s)
 
     def progress(self, peer: NodeId, message: Progress, now: float) -> None:
+        """How far a hop is. What it still holds for an answer that ended or moved, it may free."""
         for entry in message.sessions:
-            if (s := self._sessions.get(entry.session)) is not None:
+            s = self._sessions.get(entry.session)
+            if s is not None:
                 s.hop_at(peer, entry.kv_length, now)
+            if entry.is_yours and (s is None or not s.uses(peer)):
+                self._effects.append(Send(peer, Release(entry.session, LAST_EPOCH)))
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         self._each(lambda s: s.node_failed(node, code, detail, now))

@@ -133,18 +133,15 @@ class Relay:
         """Who must hear of life from here, and how far their common sessions are."""
         result: dict[NodeId, list[SessionProgress]] = {}
         for s in self._sessions.values():
-            entry = SessionProgress(s.session, s.produced, s.accepted - s.produced)
             for peer in dict.fromkeys((s.origin, s.order.previous, s.order.next)):
                 if peer != self._me:
-                    result.setdefault(peer, []).append(entry)
+                    result.setdefault(peer, []).append(_progress(s, peer))
         return result
 
     def own_progress(self) -> tuple[SessionProgress, ...]:
         """How far sessions are whose origin is this very node."""
         return tuple(
-            SessionProgress(s.session, s.produced, s.accepted - s.produced)
-            for s in self._sessions.values()
-            if s.origin == self._me
+            _progress(s, self._me) for s in self._sessions.values() if s.origin == self._me
         )
 
     # ------------------------------------------------------------ shards
@@ -439,3 +436,8 @@ class Relay:
         self, event: str, level: Level, s: HopSession, **fields: str | int | float | bool
     ) -> None:
         self._effects.append(Tell(note(event, level, session=short(s.session), **fields)))
+
+
+def _progress(s: HopSession, peer: NodeId) -> SessionProgress:
+    pending = s.accepted - s.produced
+    return SessionProgress(s.session, s.produced, pending, is_yours=s.origin == peer)

@@ -11,7 +11,6 @@ First start and recovery are the same path: open every hop, learn what each hold
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 
 from swarm.config import RoutingConfig
 from swarm.effects import (
@@ -53,6 +52,7 @@ from swarm.routing.avoidance import Avoidance, capacity_error
 from swarm.routing.cost import PlanRequest, same_classes
 from swarm.routing.opening import RESERVE_S, Reserve, open_orders
 from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
+from swarm.routing.phases import MOVES, Phase
 from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.watch import Alarm, ProgressWatch, StallClock
@@ -67,21 +67,6 @@ from swarm.terms import (
     SessionId,
     short,
 )
-
-
-class Phase(Enum):
-    WAITING = "waiting"
-    OPENING = "opening"
-    RUNNING = "running"
-    DONE = "done"
-
-
-_MOVES: dict[Phase, tuple[Phase, ...]] = {
-    Phase.WAITING: (Phase.WAITING, Phase.OPENING, Phase.DONE),
-    Phase.OPENING: (Phase.WAITING, Phase.OPENING, Phase.RUNNING, Phase.DONE),
-    Phase.RUNNING: (Phase.WAITING, Phase.OPENING, Phase.DONE),
-    Phase.DONE: (),
-}
 
 
 class OriginSession:
@@ -145,6 +130,11 @@ class OriginSession:
         if self.route is None or self.phase not in (Phase.OPENING, Phase.RUNNING):
             return ()
         return tuple(n for n in self.route.nodes if n in self._opened and n != self._me)
+
+    def uses(self, node: NodeId) -> bool:
+        """Whether the node holds, or is asked to hold, room for this session."""
+        routed = self.route is not None and self.route.index_of(node) is not None
+        return routed or (self._reserve is not None and node in self._reserve.nodes)
 
     def stats(self) -> SessionStats:
         return SessionStats(self.route, self.reroutes, tuple(self._stalls.stalls_s), self.exact)
@@ -478,7 +468,7 @@ class OriginSession:
         )
 
     def _enter(self, phase: Phase) -> None:
-        if phase not in _MOVES[self.phase]:
+        if phase not in MOVES[self.phase]:
             raise LocalProtocolError(f"session cannot go from {self.phase} to {phase}")
         self.phase = phase
         if phase is Phase.DONE:

@@ -378,3 +378,14 @@ def test_soft_alarms_cost_nothing_and_leave_nothing(seed: int) -> None:
     world.kill(hop)
     finish_right(world, session, order)
     assert_nothing_left(world)
+
+
+def test_a_release_that_was_lost_is_made_good() -> None:
+    world, gateway = swarm_of(20, THREE)
+    session = world.ask(gateway, order_of(20, 200))
+    at_token(world, session, 5)
+    gateway.silent = True
+    gateway.put(lambda core, now: core.cancel(session, now))
+    gateway.silent = False
+    world.run_for(0.2)
+    assert_nothing_left(world)
