@@ -48,7 +48,6 @@ from swarm.terms import Address, Incarnation, ModelId, NodeId
 RECORD_DOMAIN = b"gossip record"
 MEMORY_SHARE = 0.7
 """Of the memory free at start, where the owner sets no `--memory`."""
-LEAVE_GRACE_S = 10.0
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 FOREIGN_LISTEN_S = 1.5
 """How long a first start listens for swarms that it might have been meant to join."""
@@ -253,7 +252,7 @@ class _Node:
                 with contextlib.suppress(NotImplementedError):
                     loop.remove_signal_handler(number)
             self._console.say("Leaving; press Ctrl-C again to stop at once.")
-            await self._io.leave(LEAVE_GRACE_S)
+            await self._io.leave(self._config.gateway.leave_grace_s)
         return 0
 
     async def stop(self) -> None:

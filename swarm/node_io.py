@@ -69,7 +69,7 @@ class GenerationIo:
     def __init__(self, session: SessionId, cancel: Callable[[SessionId], None]) -> None:
         self._session = session
         self._cancel = cancel
-        self._events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
         self._ended = False
 
     @property
@@ -83,15 +83,16 @@ class GenerationIo:
         if not self._ended:
             self._ended = True
             self._cancel(self._session)
+            self._events.put_nowait(None)
 
     async def __aiter__(self) -> AsyncIterator[SessionEvent]:
-        while True:
+        """Ends after the last event, and at once after `cancel`."""
+        while not self._ended:
             event = await self._events.get()
-            if isinstance(event, Finished | Failed):
-                self._ended = True
-            yield event
-            if self._ended:
+            if event is None:
                 return
+            self._ended = isinstance(event, Finished | Failed)
+            yield event
 
 
 class NoteStream:

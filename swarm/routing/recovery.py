@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a hop says it holds: KV for [0, kv_length), output rows for [outbox_start, kv_length)."""
+    """What a hop holds: KV for [0, kv_length), output rows for [outbox_start, kv_length)."""
 
     kv_length: int
     outbox_start: int
