@@ -119,7 +119,8 @@ class Home:
         """Whole or not at all, also when the power goes."""
         part = file.with_name(file.name + ".part")
         try:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o644)
+            mode = 0o600 if secret else 0o644
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             with os.fdopen(handle, "w") as stream:
                 stream.write(text)
                 stream.flush()

@@ -37,7 +37,7 @@ class Own:
 def swarm_view(
     own: Own, members: Sequence[Member], is_usable: Callable[[Member], bool]
 ) -> SwarmView:
-    """Shards that may be used now, and all measured pairs. `is_usable` knows links and penalties."""
+    """Shards that may be used now, all measured pairs. `is_usable` knows links and penalties."""
     candidates: list[Candidate] = []
     wires: dict[tuple[NodeId, NodeId], Wire] = {}
     for member in members:

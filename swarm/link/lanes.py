@@ -86,7 +86,7 @@ class LinkTable:
     _pending: dict[ConnectionId, _Link] = field(default_factory=dict)
     _by_connection: dict[ConnectionId, _Link] = field(default_factory=dict)
     _early_data: dict[ConnectionId, Established] = field(default_factory=dict)
-    """Accepted data lanes that overtook their control lanes; the handshake's time limit ends them."""
+    """Accepted data lanes that overtook their control lanes; the handshake limit ends them."""
 
     def objection(self, found: Established, *, dialled: bool, now: float) -> str | None:
         """Why a connection that just authenticated is not wanted; None when it is."""

@@ -179,7 +179,7 @@ class NoiseHandshake:
         return bytes(message)
 
     def read(self, message: bytes) -> bytes:
-        """The payload of the other side's next message. Raises HandshakeFailed; then all is over."""
+        """The payload of the other side's next message. Raises HandshakeFailed: all is over."""
         symmetric = self._symmetric
         rest = message
         try:
@@ -218,7 +218,7 @@ class NoiseHandshake:
         return public
 
     def _mix(self, token: str) -> None:
-        """A Diffie-Hellman token: the first letter is the initiator's key, the second the other's."""
+        """A Diffie-Hellman token: first letter the initiator's key, second the other's."""
         pair = token if self._initiator else token[::-1]
         private = self._keys.ephemeral if pair[0] == "e" else self._keys.static
         public = self.remote_ephemeral if pair[1] == "e" else self.remote_static

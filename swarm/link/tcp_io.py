@@ -226,7 +226,7 @@ class TcpLinks:
     # ------------------------------------------------------------ orders of the table
 
     def _apply(self, effects: list[TableEffect], *, defer: bool = False) -> None:
-        """Carry out orders in their order; `defer` keeps events for later, since a node is calling."""
+        """Carry out orders in order; `defer` keeps events for later, since a node is calling."""
         if not defer:
             self._flush()
         for effect in effects:

@@ -78,7 +78,7 @@ def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool) -> fl
 
 
 def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> float:
-    """Filling the hop's KV: prompt rows as prefill, generated rows one by one, as they were made."""
+    """Filling the hop's KV: prompt rows as prefill, generated rows one by one, as first made."""
     if (candidate.node, layers) in request.held:
         return 0.0
     speed = candidate.speed

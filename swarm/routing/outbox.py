@@ -16,7 +16,7 @@ from swarm.messages import RowType, Step, StepKind
 from swarm.terms import Epoch, SessionId
 
 DECODE_BUNDLE = 16
-"""Generated rows that travel in one step of a rebuild: enough to amortise, few enough to overlap."""
+"""Generated rows in one step of a rebuild: enough to amortise, few enough to overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Outbox:
         del self._entries[:keep], self._starts[:keep]
 
     def next_rows(self, position: int) -> Rows | None:
-        """What a step beginning at `position` carries: one chunk, or up to a bundle of decode rows."""
+        """What a step at `position` carries: one chunk, or up to a bundle of decode rows."""
         if not self.start <= position < self._stop:
             return None
         index = bisect_right(self._starts, position) - 1

@@ -81,7 +81,7 @@ class Border:
 
 
 class Gate(nn.Module):  # type: ignore[misc]
-    """Runs its layer if the call uses it; puts rows in before the first, takes them after the last."""
+    """Runs its layer if the call uses it; puts rows in before the first, takes them at the end."""
 
     def __init__(self, layer: nn.Module, index: int, border: Border) -> None:
         super().__init__()

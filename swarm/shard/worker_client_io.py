@@ -25,7 +25,7 @@ from swarm.messages import Message
 from swarm.shard.frames import FrameReader, pack
 
 STOP_GRACE_S = 2.0
-"""A worker whose socket closed, and that is in the middle of something long, is killed after this."""
+"""A worker whose socket closed while it is in something long is killed after this."""
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
 """A chunk of a prompt goes over in one piece; the system may grant less."""
 _STDERR_TAIL_CHARACTERS = 4096

@@ -10,9 +10,6 @@ from swarm.discovery.announcement import Announcement
 from swarm.discovery.mdns_io import Mdns
 from swarm.terms import Address, NodeId
 
-STAY_S = 2.0
-"""Long enough for the other side to hear us as well."""
-
 
 class FirstSighting:
     def __init__(self) -> None:
@@ -35,9 +32,9 @@ async def main(letter: str) -> None:
     mdns = Mdns(own, DiscoveryConfig(), first, lambda _: None)
     await mdns.start()
     await first.done.wait()
-    await asyncio.sleep(STAY_S)
+    print(first.line, flush=True)  # noqa: T201
+    await asyncio.to_thread(sys.stdin.read)
     await mdns.stop()
-    print(first.line)  # noqa: T201
 
 
 asyncio.run(main(sys.argv[1]))

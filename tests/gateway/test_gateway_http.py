@@ -234,7 +234,7 @@ def test_an_end_without_a_last_event_is_no_answer_either() -> None:
         ("completions", {"model": "tiny", "prompt": [999]}, 400, "prompt", "vocabulary"),
         ("completions", {"model": "tiny", "prompt": [1] * 65}, 400, "prompt", "64 tokens"),
         ("completions", {"model": "tiny", "prompt": "ab" * 9000}, 400, "prompt", "64 tokens"),
-        ("completions", {"model": "tiny", "prompt": [1], "max_tokens": 64}, 400, "max_tokens", "64"),
+        ("completions", {"model": "tiny", "prompt": [1], "max_tokens": 64}, 400, "max_tokens", "64"),  # noqa: E501
     ],
 )  # fmt: skip
 def test_bad_requests_are_told_in_openais_shape(
