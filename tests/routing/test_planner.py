@@ -73,7 +73,7 @@ def test_a_slow_wire_is_avoided() -> None:
 
 
 def test_the_wire_between_hops_counts_not_only_the_origins() -> None:
-    """Of two second halves the one near the first hop wins, though the origin is nearer to the other."""
+    """Of two second halves the one near the first hop wins, not the one near the origin."""
     wires = {
         ("origin", "a"): Wire(0.001, 1e8), ("a", "x"): Wire(0.1, 1e8), ("a", "y"): Wire(0.001, 1e8),
         ("origin", "x"): Wire(0.001, 1e8), ("origin", "y"): Wire(0.02, 1e8),
