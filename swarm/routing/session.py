@@ -257,6 +257,9 @@ class OriginSession:
             return
         if self.route is None or self.route.index_of(node) is None:
             return
+        if code is FailureCode.LEAVING and self._plan_without(node, now) is None:
+            self._tell("session.stays", Level.INFO, node=short(node), detail="no other route")
+            return
         self._avoidance.node(node, now)
         self._held.pop(node, None)
         cause = f"{code.name.lower().replace('_', ' ')}: node {short(node)}"
@@ -271,8 +274,7 @@ class OriginSession:
         route = self.route if self.phase is Phase.RUNNING and self._reserve is None else None
         if route is None or route.index_of(node) is None:
             return
-        request = self._request(now)
-        route = self._planner.plan(replace(request, avoid=request.avoid | {node}))
+        route = self._plan_without(node, now)
         if route is None:
             return
         epoch = Epoch(self.epoch + 1)
@@ -314,6 +316,10 @@ class OriginSession:
             held=tuple(self._held.items()),
             classes=() if any_class else self._classes,
         )
+
+    def _plan_without(self, node: NodeId, now: float) -> Route | None:
+        request = self._request(now)
+        return self._planner.plan(replace(request, avoid=request.avoid | {node}))
 
     def _plan(self, now: float) -> None:
         request = self._request(now)

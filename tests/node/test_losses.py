@@ -389,3 +389,16 @@ def test_a_release_that_was_lost_is_made_good() -> None:
     gateway.silent = False
     world.run_for(0.2)
     assert_nothing_left(world)
+
+
+def test_leaving_hop_that_nobody_can_replace_serves_to_the_end() -> None:
+    world, gateway = swarm_of(21, THREE)
+    order = order_of(20, 40)
+    session = world.ask(gateway, order)
+    at_token(world, session, 5)
+    leaver = hop_nodes(world, session)[1]
+    leaver.put(lambda core, now: core.leave(now))
+    assert finish_right(world, session, order).stats.reroutes == 0
+    world.run_until(lambda: leaver.core.is_idle, 2.0)
+    with pytest.raises(NoRoute, match="4:8"):
+        world.ask(gateway, order)
