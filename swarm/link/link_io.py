@@ -88,6 +88,9 @@ class Links(Protocol):
 
     def stats(self, peer: NodeId) -> LinkStats | None: ...
 
+    def set_incarnation(self, incarnation: Incarnation) -> None:
+        """What handshakes say from now on, for a node that refuted; links that are up stay."""
+
     def peers(self) -> tuple[Peer, ...]:
         """Ends of the links that are up, in the order they came up."""
 

@@ -184,35 +184,35 @@ def test_unknown_message_numbers_are_skipped(loop: str) -> None:
     run(loop, "tcp", scenario)
 
 
-def _half_hello(credentials: Credentials) -> bytes:
-    return framed(Handshake.dialler(credentials, os.urandom, Lane.CONTROL).start())[:-1]
-
-
 def _credentials(seed: int = 900, key: SwarmKey = KEY) -> Credentials:
     return Credentials(Identity(seed.to_bytes(32, "big")), key, Incarnation(1))
 
 
-@pytest.mark.parametrize(
-    "opening",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
-        b"\xff" * 64,
-        framed(b""),
-        framed(bytes(48)),
-        framed(bytes(1024)),
-        framed(bytes(1025)),
-        _half_hello(_credentials()),
-        framed(Handshake.dialler(_credentials(key=OTHER_KEY), os.urandom, Lane.CONTROL).start()),
-    ],
-)
+def _hello(key: SwarmKey) -> bytes:
+    return framed(Handshake.dialler(_credentials(key=key), os.urandom, Lane.CONTROL).start())
+
+
+OPENINGS: dict[str, Callable[[], bytes]] = {
+    "nothing": lambda: b"",
+    "http": lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": lambda: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
+    "ones": lambda: b"\xff" * 64,
+    "empty": lambda: framed(b""),
+    "zeros": lambda: framed(bytes(48)),
+    "largest": lambda: framed(bytes(1024)),
+    "too large": lambda: framed(bytes(1025)),
+    "half a hello": lambda: _hello(KEY)[:-1],
+    "without the key": lambda: _hello(OTHER_KEY),
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_strangers_get_no_answer(loop: str, opening: bytes) -> None:
+def test_strangers_get_no_answer(loop: str, opening: str) -> None:
     async def scenario(bench: Bench) -> None:
         node = await bench.node()
         async with raw_connection(node.address) as (reader, writer):
-            writer.write(opening)
+            writer.write(OPENINGS[opening]())
             writer.write_eof()
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""

@@ -281,6 +281,20 @@ def test_an_older_incarnation_does_not_replace_a_newer(link: Scenario) -> None:
     link(scenario)
 
 
+def test_a_raised_incarnation_is_told_to_new_peers_and_ends_no_link(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        third = await bench.node()
+        pair.left.links.set_incarnation(Incarnation(5))
+        pair.left.links.dial([third.address], third.id)
+        await third.linked_to(pair.left)
+        assert third.events.up[pair.left.id].incarnation == 5
+        assert pair.right.events.up[pair.left.id].incarnation == 1
+        assert not pair.right.events.all("down")
+
+    link(scenario)
+
+
 def test_goodbye_is_orderly_on_both_sides(link: Scenario) -> None:
     async def scenario(bench: Bench) -> None:
         pair = await bench.pair()
