@@ -126,10 +126,11 @@ class OriginSession:
         return self.phase is Phase.DONE
 
     def monitored(self) -> tuple[NodeId, ...]:
-        """Nodes whose silence this session must notice now."""
+        """Nodes whose silence must be noticed now: all but those that were only just asked."""
         if self.route is None or self.phase not in (Phase.OPENING, Phase.RUNNING):
             return ()
-        return tuple(n for n in self.route.nodes if n in self._opened and n != self._me)
+        known = (n for n in self.route.nodes if n in self._opened or n in self._held)
+        return tuple(n for n in known if n != self._me)
 
     def uses(self, node: NodeId) -> bool:
         """Whether the node holds, or is asked to hold, room for this session."""

@@ -402,3 +402,18 @@ def test_leaving_hop_that_nobody_can_replace_serves_to_the_end() -> None:
     world.run_until(lambda: leaver.core.is_idle, 2.0)
     with pytest.raises(NoRoute, match="4:8"):
         world.ask(gateway, order)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03])
+def test_two_hosts_vanish_one_after_the_other(delay_s: float) -> None:
+    """The second is noticed by its own silence, not by the time limit for opening."""
+    world, gateway = swarm_of(22, THREE * 2)
+    order = order_of(20, 20)
+    session = world.ask(gateway, order)
+    at_token(world, session, 5)
+    first, second, _ = hop_nodes(world, session)
+    world.vanish(second)
+    world.run_for(delay_s)
+    world.vanish(first)
+    end = finish_right(world, session, order)
+    assert max(end.stats.stall_s) < 1.5
