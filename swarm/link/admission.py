@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+MEMBER_RATE_FACTOR = 10
+"""Handshakes that hold the swarm key and come to nothing, against those that do not hold it."""
 REPLAY_CACHE_MAX = 4096
 REPLAY_CACHE_S = 120.0
 """Ephemeral keys of accepted first messages that are remembered: more, or for longer, costs only
@@ -23,14 +25,17 @@ class Bucket:
         self._updated: float | None = None
 
     def take(self, now: float) -> bool:
+        if self.is_empty(now):
+            return False
+        self._level -= 1.0
+        return True
+
+    def is_empty(self, now: float) -> bool:
         if self._updated is not None:
             self._level += max(0.0, now - self._updated) * self._rate
         self._level = min(self._burst, self._level)
         self._updated = now
-        if self._level < 1.0:
-            return False
-        self._level -= 1.0
-        return True
+        return self._level < 1.0
 
     def give_back(self) -> None:
         self._level += 1.0
@@ -47,14 +52,18 @@ class Admission:
 class HandshakeGate:
     """Bounds accepted connections that have not authenticated.
 
-    The rate counts failures: a connection that authenticates gets its token back, so that many
-    members may come at once while a stranger's flood is cut. When all half-open places are taken,
-    the oldest connection that has not even shown the swarm key makes room.
+    The rate is for strangers: a connection that shows the swarm key gets its token back, so that
+    many members may come at once, by many addresses each, while a flood of strangers is cut. It
+    then counts against a rate that is higher, since it makes us do Diffie-Hellman; what completes
+    costs nothing. When all half-open places are taken, the oldest connection that has not shown
+    the swarm key makes room.
     """
 
     def __init__(self, half_open_max: int, handshakes_per_second: int) -> None:
         self._half_open_max = half_open_max
-        self._bucket = Bucket(handshakes_per_second, handshakes_per_second)
+        self._strangers = Bucket(handshakes_per_second, handshakes_per_second)
+        members = handshakes_per_second * MEMBER_RATE_FACTOR
+        self._members = Bucket(members, members)
         self._unproven: dict[int, None] = {}
         self._proven: dict[int, None] = {}
 
@@ -63,7 +72,7 @@ class HandshakeGate:
         return len(self._unproven) + len(self._proven)
 
     def admit(self, connection: int, now: float) -> Admission:
-        if not self._bucket.take(now):
+        if self._members.is_empty(now) or not self._strangers.take(now):
             return Admission(admitted=False)
         evicted = None
         if self.half_open >= self._half_open_max:
@@ -74,24 +83,22 @@ class HandshakeGate:
         self._unproven[connection] = None
         return Admission(admitted=True, evicted=evicted)
 
-    def proven(self, connection: int) -> None:
+    def proven(self, connection: int, now: float) -> None:
         """It holds the swarm key: its first message opened."""
         if connection in self._unproven:
             del self._unproven[connection]
             self._proven[connection] = None
+            self._strangers.give_back()
+            self._members.take(now)
 
     def authenticated(self, connection: int) -> None:
-        if self._forget(connection):
-            self._bucket.give_back()
+        if connection in self._proven:
+            del self._proven[connection]
+            self._members.give_back()
 
     def gone(self, connection: int) -> None:
-        self._forget(connection)
-
-    def _forget(self, connection: int) -> bool:
-        known = connection in self._unproven or connection in self._proven
         self._unproven.pop(connection, None)
         self._proven.pop(connection, None)
-        return known
 
 
 class ReplayCache:

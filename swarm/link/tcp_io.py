@@ -39,6 +39,8 @@ from swarm.terms import Address, Incarnation, NodeId, short
 
 _NOTES_PER_S = 5.0
 _NOTES_BURST = 20.0
+_CLOSE_TIMEOUT_S = 3.0
+"""`close_all` waits no longer for sockets to go; a goodbye lingers for a second."""
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 
@@ -151,7 +153,12 @@ class TcpLinks:
             connection.fail(reason)
         if self._connections:
             self._all_gone = asyncio.get_running_loop().create_future()
-            await self._all_gone
+            try:
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._all_gone
+            except TimeoutError:
+                left = len(self._connections)
+                self._notes(note("link.close_incomplete", Level.WARNING, connections=left))
         self._flush()
 
     # ------------------------------------------------------------ what connections tell
@@ -166,7 +173,7 @@ class TcpLinks:
         return admission.admitted
 
     def proven(self, connection: Connection) -> None:
-        self._gate.proven(connection.number)
+        self._gate.proven(connection.number, self._clock())
 
     def objection(self, connection: Connection, found: Established) -> str | None:
         self._dialler.found(connection, found.node)

@@ -166,6 +166,7 @@ class Bench:
     async def close(self) -> None:
         for node in self._nodes:
             await node.links.close_all("the test is over")
+            assert not node.events.noted("link.close_incomplete")
 
 
 @dataclass(frozen=True, slots=True)

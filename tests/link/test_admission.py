@@ -29,7 +29,7 @@ def test_members_do_not_use_up_the_rate() -> None:
     gate = HandshakeGate(half_open_max=4, handshakes_per_second=5)
     for number in range(100):
         assert gate.admit(number, 0.0).admitted
-        gate.proven(number)
+        gate.proven(number, 0.0)
         gate.authenticated(number)
         gate.gone(number)
     assert gate.half_open == 0
@@ -39,12 +39,23 @@ def test_the_oldest_stranger_makes_room_and_members_under_way_do_not() -> None:
     gate = HandshakeGate(half_open_max=2, handshakes_per_second=100)
     gate.admit(1, 0.0)
     gate.admit(2, 0.0)
-    gate.proven(1)
+    gate.proven(1, 0.0)
     assert gate.admit(3, 0.0) == Admission(admitted=True, evicted=2)
-    gate.proven(3)
+    gate.proven(3, 0.0)
     assert gate.admit(4, 0.0) == Admission(admitted=False)
     gate.gone(1)
     assert gate.admit(5, 0.0) == Admission(admitted=True)
+
+
+def test_a_member_that_comes_by_many_addresses_costs_strangers_nothing() -> None:
+    """All but one of its connections end half-way."""
+    gate = HandshakeGate(half_open_max=4, handshakes_per_second=5)
+    for number in range(50):
+        assert gate.admit(number, 0.0).admitted
+        gate.proven(number, 0.0)
+        gate.gone(number)
+    assert not gate.admit(50, 0.0).admitted, "but not without end"
+    assert gate.admit(51, 1.0).admitted
 
 
 def test_only_a_failed_handshake_costs() -> None:
