@@ -141,7 +141,10 @@ def text_core(model: Any) -> nn.Module:
 
 def _find_stack(model: Any) -> tuple[str, nn.Module, nn.ModuleList]:
     count = model.config.get_text_config(decoder=True).num_hidden_layers
+    inside = set(model.get_decoder().modules())  # not the layers of a vision tower
     for name, core in model.named_modules():
+        if core not in inside:
+            continue
         for child in core.children():
             if isinstance(child, nn.ModuleList) and len(child) == count and _is_decoder(child[0]):
                 return name, core, child

@@ -25,7 +25,7 @@ _TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.25, torch.float16: 0.25}
 this; other kernels for other lengths cost far less. The median, since a mixture of experts may
 choose another expert for single rows."""
 
-WARM_TOKENS = 32
+WARM_TOKENS = 16
 PREFILL_TOKENS = 128
 DECODE_STEPS = 12
 _BUDGET_S = 0.3

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from engine_chain import Chain, load, parts, whole_part
-from tiny_models import FAMILIES, LAYERS, UNCUTTABLE, VOCAB, reference_ids, save_tiny
+from tiny_models import FAMILIES, LAYERS, UNCUTTABLE, VOCAB, reference_ids, save_tiny, with_vision
 
 from swarm.errors import ShardError
 from swarm.shard.selfcheck import check_pieces
@@ -60,6 +61,26 @@ def test_the_check_at_load_lets_the_family_pass(family: str, tmp_path: Path) -> 
     save_tiny(tmp_path, family)
     for part in parts(LAYERS, [2]):
         check_pieces(load(tmp_path, part))
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen3_5"])
+def test_a_checkpoint_that_also_sees_serves_its_text_part(family: str, tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    seeing = transformers.AutoModelForImageTextToText.from_config(with_vision(family)).eval()
+    seeing.save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    expected = reference_ids(model, prompt_of(2 * CHUNK), 6)
+    text = ("language_model", "lm_head")
+    text_bytes = sum(
+        parameter.nbytes
+        for name, parameter in seeing.named_parameters()
+        if any(word in name for word in text)
+    )
+    assert text_bytes < sum(parameter.nbytes for parameter in seeing.parameters())
+    assert load(tmp_path, whole_part(LAYERS)).parameter_bytes == text_bytes
+    for cuts in ([], [2], [1, 3]):
+        chain = Chain.of(tmp_path, cuts)
+        assert chain.generate(prompt_of(2 * CHUNK), 6, chunk=CHUNK) == expected
 
 
 @pytest.mark.parametrize("family", UNCUTTABLE)

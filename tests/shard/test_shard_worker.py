@@ -42,6 +42,8 @@ from swarm.shard.frames import pack
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import LayerRange, Sampling, SessionId
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 PROMPT = [5, 17, 40, 8, 61, 33, 9, 72, 4]
 CONFIG = ShardConfig(threads=1, memory_bytes=1 << 30)
 SESSION = SessionId("s")

@@ -151,6 +151,28 @@ def tiny_config(family: str, **changes: Any) -> Any:
     return kind(**(_BASE | FAMILIES.get(family, {}) | changes))
 
 
+def with_vision(family: str) -> Any:
+    """Config of a checkpoint that can also see; its vision tower has as many layers."""
+    text = tiny_config(f"{family}_text").to_dict()
+    if family == "gemma3":
+        vision = {
+            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": LAYERS,
+            "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+        }  # fmt: skip
+        tokens = {"image_token_id": 95, "boi_token_id": 94, "eoi_token_id": 93}
+        return transformers.Gemma3Config(
+            text_config=text, vision_config=vision, mm_tokens_per_image=4, **tokens
+        )
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "depth": LAYERS, "num_heads": 2,
+        "out_hidden_size": 32,
+    }  # fmt: skip
+    tokens = {"image_token_id": 95, "video_token_id": 94}
+    return transformers.AutoConfig.for_model(
+        family, text_config=text, vision_config=vision, **tokens
+    )
+
+
 def save_tiny(folder: Path, family: str, **changes: Any) -> Any:
     """Save a tiny random model of a family; returns it as transformers runs it whole."""
     torch.manual_seed(7)
