@@ -173,7 +173,7 @@ def chat(
 
 @app.command()
 def leave(home: Home = DEFAULT_HOME) -> None:
-    """Take this machine's node out without a pause for anybody."""
+    """Take this machine's node out; its running answers move to other nodes first."""
     from swarm.gateway.client_io import GatewayClient, running_node, wait_for_end
 
     node = running_node(home.expanduser())
