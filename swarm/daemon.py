@@ -37,6 +37,7 @@ from swarm.home_io import Home
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.handshake import Credentials
 from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey, node_id_of, verify
+from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node import About, NodeCore
@@ -220,7 +221,9 @@ class _Node:
         loop = asyncio.get_running_loop()
         watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
         surroundings = Surroundings(time.monotonic, secrets.token_bytes, self._console.note)
-        credentials = Credentials(self._identity, self._key, self._incarnation)
+        credentials = Credentials(
+            self._identity, self._key, self._incarnation, aes=aes_in_hardware()
+        )
         events = _Late()
         self._links = TcpLinks(credentials, config.link, events, surroundings)
         self._bound = await self._listen()
