@@ -193,14 +193,25 @@ def _enlarge(end: socket.socket) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The daemon's own, with this very code on the path, and nothing fetched from anywhere."""
+    """The daemon's own, with this very code on the path, and nothing fetched from anywhere.
+
+    Compute threads that have nothing to do sleep instead of spinning, unless the owner says
+    otherwise: on a machine that does anything else beside, other workers included, spinning
+    threads take the cores from those that have work (three hops on two cores: 47 ms a token
+    instead of 160 to 250).
+    """
+    defaults = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
     roots = [str(Path(swarm.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, roots)),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TQDM_DISABLE": "1",
-    }
+    return (
+        defaults
+        | dict(os.environ)
+        | {
+            "PYTHONPATH": os.pathsep.join(filter(None, roots)),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TQDM_DISABLE": "1",
+        }
+    )
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
