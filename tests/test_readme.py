@@ -40,9 +40,18 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_that_are_named_exist(name: str) -> None:
+    """By their path from the root or from swarm/, or by their bare name."""
     for span in code_spans((ROOT / name).read_text()):
         if re.fullmatch(r"[\w/]+\.py", span):
-            assert (ROOT / span).exists() or (ROOT / "swarm" / span).exists(), span
+            found = [(ROOT / span).exists(), (ROOT / "swarm" / span).exists()]
+            bare = "/" not in span and any((ROOT / "swarm").rglob(span))
+            assert any(found) or bare, span
+
+
+def test_decisions_that_code_points_to_exist() -> None:
+    for file in [*(ROOT / "swarm").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for target in re.findall(r"docs/[\w/-]+\.md", file.read_text()):
+            assert (ROOT / target).exists(), f"{file.relative_to(ROOT)}: {target}"
 
 
 def swarm_help(*words: str) -> str:
