@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -73,7 +73,7 @@ class Worker:
         self._device = choose_device(config.device)
         self._budget_bytes = memory_budget(config.memory_bytes, self._device)
         self._cache_dir = Path()
-        self._checkpoints: dict[str, Checkpoint] = {}
+        self._gguf_texts: dict[tuple[str, int, int], Mapping[str, bytes]] = {}
         self._engines: dict[ModelId, Engine] = {}
         self._homes: dict[SessionId, ModelId] = {}
         self._freed = False
@@ -149,7 +149,7 @@ class Worker:
         self._cache_dir = Path(order.cache_dir)
         path = Path(order.path)
         config = read_config(path)
-        found = inspect(path, self._cache_dir, gguf_texts)
+        found = self._identify(path)
         filled = config.to_dict()
         spec = rules.model_spec(found.model_id, order.name or path.stem, filled, found.texts)
         element_bytes = self._dtype(config).itemsize
@@ -166,10 +166,21 @@ class Worker:
             memory_bytes=self._budget_bytes,
         )
 
+    def _identify(self, path: Path) -> Checkpoint:
+        return inspect(path, self._cache_dir, self._texts_of)
+
+    def _texts_of(self, path: Path) -> Mapping[str, bytes]:
+        """Of a GGUF file. Making them takes seconds, so they are kept while it is the same."""
+        state = path.stat()
+        key = (str(path), state.st_size, state.st_mtime_ns)
+        if key not in self._gguf_texts:
+            self._gguf_texts[key] = gguf_texts(path)
+        return self._gguf_texts[key]
+
     def _load(self, order: Load) -> Loaded:
         """Check the identity once more, read the weights, prove the pieces, take the time."""
         path, part = Path(order.path), Part(order.layers, order.embed, order.head)
-        found = inspect(path, self._cache_dir, gguf_texts)
+        found = self._identify(path)
         if found.model_id != order.model_id:
             raise ShardError(f"{path} is not the model that was announced: its files have changed")
         self._drop(order.model_id)
