@@ -212,11 +212,8 @@ class WorldNode:
     kv_bytes: int = 100 * MIB
 
     def __post_init__(self) -> None:
+        self.id: NodeId = node_id_of(bytes(self.key.verify_key))
         self.build()
-
-    @property
-    def id(self) -> NodeId:
-        return node_id_of(bytes(self.key.verify_key))
 
     def build(self) -> None:
         world = self.world

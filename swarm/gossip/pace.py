@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 from swarm.config import GossipConfig
 from swarm.gossip.records import DynamicRecord
 from swarm.terms import LinkSpeed, ShardSpeed
@@ -13,6 +11,7 @@ NODES_PER_S = 10.0
 TIME_FLOOR_S = 0.0005
 """Queues and round trips that differ by less are the same, whatever their ratio."""
 HEALTH_STEP = 2
+_FIGURES = tuple(name for name in ShardSpeed.__slots__ if name not in ("model_id", "queue_s"))
 
 
 def differs(old: DynamicRecord, new: DynamicRecord, change: float) -> bool:
@@ -32,11 +31,7 @@ def differs(old: DynamicRecord, new: DynamicRecord, change: float) -> bool:
 def _speed_differs(old: ShardSpeed, new: ShardSpeed, change: float) -> bool:
     if abs(old.queue_s - new.queue_s) > max(TIME_FLOOR_S, change * max(old.queue_s, new.queue_s)):
         return True
-    pairs = zip(astuple(old)[1:], astuple(new)[1:], strict=True)
-    names = ShardSpeed.__slots__[1:]
-    return any(
-        _moved(a, b, change) for name, (a, b) in zip(names, pairs, strict=True) if name != "queue_s"
-    )
+    return any(_moved(getattr(old, name), getattr(new, name), change) for name in _FIGURES)
 
 
 def _link_differs(old: LinkSpeed, new: LinkSpeed, change: float) -> bool:
@@ -56,16 +51,21 @@ class DynamicPace:
         self._wanted: DynamicRecord | None = None
         self._written: DynamicRecord | None = None
         self._written_at = 0.0
+        self._is_news = False
+        """Whether `_wanted` differs enough from `_written`; deadlines are asked for far more often
+        than figures are offered."""
 
     def offer(self, record: DynamicRecord) -> None:
         self._wanted = record
+        change = self._config.dynamic_change
+        self._is_news = self._written is not None and differs(self._written, record, change)
 
     def due(self, now: float, member_count: int) -> DynamicRecord | None:
         """The record to write now, if any; it counts as written."""
         at = self.next_deadline(member_count)
         if at is None or now < at:
             return None
-        self._written, self._written_at = self._wanted, now
+        self._written, self._written_at, self._is_news = self._wanted, now, False
         return self._wanted
 
     def next_deadline(self, member_count: int) -> float | None:
@@ -75,6 +75,6 @@ class DynamicPace:
         if self._written is None:
             return self._written_at
         soon_s = max(self._config.dynamic_interval_s, member_count / NODES_PER_S)
-        if differs(self._written, self._wanted, self._config.dynamic_change):
+        if self._is_news:
             return self._written_at + soon_s
         return self._written_at + max(soon_s, self._config.dynamic_refresh_s)
