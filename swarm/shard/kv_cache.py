@@ -74,9 +74,10 @@ class SessionCache(DynamicCache):  # type: ignore[misc]
         self.position_limit = position_limit
         self.length = 0
         for index, layer in enumerate(self.layers):
-            if type(layer) is DynamicLayer:
-                held = index in part.layers
-                self.layers[index] = ReservedLayer(position_limit) if held else GhostLayer()
+            if index not in part.layers:
+                self.layers[index] = _ghost_of(layer)
+            elif type(layer) is DynamicLayer:
+                self.layers[index] = ReservedLayer(position_limit)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Also for models without any attention layer, where transformers refuses."""
@@ -108,6 +109,14 @@ class SessionCache(DynamicCache):  # type: ignore[misc]
             for storage in _storages(value)
         }
         return sum(storages.values())
+
+
+def _ghost_of(layer: Any) -> Any:
+    """Layers with a window or a recurrent state are their own: `advance` sets their count."""
+    grows = isinstance(layer, DynamicLayer) and not hasattr(layer, "cumulative_length")
+    return (
+        GhostLayer() if grows and not isinstance(layer, LinearAttentionCacheLayerMixin) else layer
+    )
 
 
 def _storages(value: Any) -> list[Any]:

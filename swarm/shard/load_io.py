@@ -16,6 +16,10 @@ from swarm.shard.stage import ROW_TYPES, Stage
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, AttributeError, TypeError)
+"""What transformers raises for a checkpoint or a cut that it cannot build."""
+
+
 def quiet_transformers() -> None:
     """No progress bars, no advice: a worker's stderr is one line per event."""
     transformers.logging.set_verbosity_error()
@@ -60,7 +64,7 @@ def load_stage(path: Path, part: Part, dtype: torch.dtype, device: torch.device)
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
+    except LOAD_ERRORS as error:
         raise ShardError(f"{path} could not be loaded: {_first_line(error)}") from error
     lacking = sorted(report["missing_keys"])
     if lacking:

@@ -20,10 +20,10 @@ from swarm.shard.stage import Stage
 from swarm.terms import Sampling
 
 CHECK_TOKENS = 24
-_TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.25, torch.float16: 0.25}
-"""Relative distance of the median row. A part of the past that gets lost costs several times
-this; other kernels for other lengths cost far less. The median, since a mixture of experts may
-choose another expert for single rows."""
+TOLERANCE = 0.1
+"""Relative distance of the median row. Measured on tiny random models: other kernels for other
+lengths cost up to 0.03 in bfloat16, a part of the past that gets lost 0.26 and more. The median,
+since a mixture of experts may choose another expert for single rows."""
 
 WARM_TOKENS = 16
 PREFILL_TOKENS = 128
@@ -52,7 +52,7 @@ def check_pieces(stage: Stage) -> None:
     distance = (cut - whole).norm(dim=-1) / whole.norm(dim=-1).clamp_min(1e-12)
     for span in (slice(0, third), slice(third, 2 * third), slice(2 * third, None)):
         worst = float(distance[span].median())
-        if not worst <= _TOLERANCE[stage.dtype]:
+        if not worst <= TOLERANCE:
             raise ShardError(
                 f"{kind} gives other results for a prompt in pieces (off by {worst:.1%}), "
                 "so it cannot be served yet"

@@ -100,6 +100,13 @@ def test_a_family_that_cannot_continue_a_prompt_is_refused_at_load(tmp_path: Pat
         check_pieces(load(tmp_path, whole_part(LAYERS)))
 
 
+def test_a_family_whose_code_looks_into_its_layers_is_refused_when_cut(tmp_path: Path) -> None:
+    sizes = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8}
+    save_tiny(tmp_path, "falcon_h1", mamba_n_groups=1, **sizes)
+    with pytest.raises(ShardError, match="could not be loaded"):
+        load(tmp_path, parts(LAYERS, [2])[0])
+
+
 def test_a_family_with_a_cache_of_its_own_is_refused_at_load(tmp_path: Path) -> None:
     save_tiny(
         tmp_path,

@@ -55,6 +55,8 @@ _LATENT: dict[str, Any] = {
     "first_k_dense_replace": 1,
 }
 
+CHUNKED = 8
+"""Width of chunked attention."""
 WINDOW = 7
 """Sliding window of the models that have one: shorter than most prompts of the tests."""
 
@@ -87,6 +89,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": _EXPERTS | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     "gpt_oss": _EXPERTS | {"sliding_window": WINDOW, "layer_types": _ALTERNATING},
     "deepseek_v3": _EXPERTS | _LATENT,
+    "deepseek_v32": _EXPERTS
+    | _LATENT
+    | {"index_topk": 64, "index_head_dim": 16, "index_n_heads": 2},
+    "llama4_text": _EXPERTS | {"intermediate_size_mlp": 48, "attention_chunk_size": CHUNKED},
+    "nemotron_h": _EXPERTS
+    | {
+        "layers_block_type": ["mamba", "attention"] * 2,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 8,
+        "n_groups": 2,
+    },
     "granite": {
         "embedding_multiplier": 3.0,
         "logits_scaling": 2.0,
