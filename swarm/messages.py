@@ -328,6 +328,9 @@ class Progress(Message):
 
     NUMBER: ClassVar[int] = 37
     sessions: tuple[SessionProgress, ...]
+    steps_done: int = 0
+    """Steps that the sender's worker has finished since the node started, for whatever session:
+    while it rises, the worker is busy and not stuck."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ is to be done comes out of `take_effects`. `node_io` is its shell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from swarm.config import Config
@@ -168,6 +168,7 @@ class NodeCore:
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
         self._links.pop(peer, None)
         self._sentinel.vigil.forget(peer)
+        self._origins.forget(peer)
         self._gossip.link_down(peer, orderly, now)
         self._book.link_down(peer, now)
         self._origins.node_failed(peer, FailureCode.LINK_DOWN, cause, now)
@@ -247,7 +248,7 @@ class NodeCore:
 
     def loop_lag(self, lag_s: float, now: float) -> None:
         self._gossip.loop_lag(lag_s, now)
-        self._sentinel.vigil.stalled(lag_s)
+        self._sentinel.vigil.stalled(lag_s, now)
         self._origins.stalled(lag_s)
 
     def tick(self, now: float) -> None:
@@ -473,7 +474,8 @@ class NodeCore:
         )
 
     def _swarm_view(self) -> SwarmView:
-        return swarm_view(self._own(), self._gossip.members(), self._is_usable)
+        view = swarm_view(self._own(), self._gossip.members(), self._is_usable)
+        return replace(view, loads=self._origins.loads())
 
     def _is_usable(self, member: Member) -> bool:
         return (

@@ -28,6 +28,7 @@ from swarm.effects import (
     Tell,
     ToWorker,
 )
+from swarm.errors import ConfigError
 from swarm.link.link_io import SELF_DIALLED, Links, Peer
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import LocalFiles, ModelFiles
@@ -128,7 +129,7 @@ class NodeIo:
         self._due = 0.0
         self._stats_at = parts.clock()
         self._worker_task: asyncio.Task[None] | None = None
-        self._worker_queue: list[Message] = []
+        self._worker_queue: list[Message] | None = None
         self._worker_up = False
         self._stopped = False
         self._idle = asyncio.Event()
@@ -168,11 +169,11 @@ class NodeIo:
 
     def link_up(self, peer: Peer) -> None:
         dialled = peer.address if peer.dialled else None
-        self._core.link_up(peer.node, peer.incarnation, dialled, self._parts.clock())
+        self._core.link_up(peer.node, peer.incarnation, dialled, self._now())
         self._carry_out()
 
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
-        self._core.link_down(peer, cause, orderly=orderly, now=self._parts.clock())
+        self._core.link_down(peer, cause, orderly=orderly, now=self._now())
         self._carry_out()
 
     def message_received(self, peer: NodeId, message: Message) -> None:
@@ -182,11 +183,11 @@ class NodeIo:
             case FileChunk():
                 self._files.arrived(peer, message)
             case _:
-                self._core.receive(peer, message, self._parts.clock())
+                self._core.receive(peer, message, self._now())
                 self._carry_out()
 
     def heard(self, peer: NodeId) -> None:
-        self._core.heard(peer, self._parts.clock())
+        self._core.heard(peer, self._now())
 
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str
@@ -194,16 +195,16 @@ class NodeIo:
         self._tell(note("link.dial_failed", Level.DEBUG, reason=reason,
                         addresses=",".join(map(str, addresses))))  # fmt: skip
         if SELF_DIALLED in reason and expected is None:
-            self._core.reached_self(addresses, self._parts.clock())
+            self._core.reached_self(addresses, self._now())
         else:
-            self._core.dial_failed(addresses, expected, self._parts.clock())
+            self._core.dial_failed(addresses, expected, self._now())
         self._carry_out()
 
     def lane_writable(self, peer: NodeId) -> None:
         """Credits bound what is in flight; nothing waits for the lane here."""
 
     def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
-        self._core.sighted(node, addresses, self._parts.clock())
+        self._core.sighted(node, addresses, self._now())
         self._carry_out()
 
     def foreign_swarm(self, tag: str, name: str) -> None:
@@ -211,19 +212,20 @@ class NodeIo:
         self._carry_out()
 
     def addresses_changed(self, addresses: tuple[Address, ...]) -> None:
-        self._core.addresses_changed(addresses, self._parts.clock())
+        self._core.addresses_changed(addresses, self._now())
         self._carry_out()
 
     # ------------------------------------------------------------ WorkerEvents
 
     def worker_message(self, message: Message) -> None:
-        self._core.worker_message(message, self._parts.clock())
+        self._core.worker_message(message, self._now())
         self._carry_out()
 
     def worker_lost(self, reason: str) -> None:
         self._worker_up = False
+        self._worker_queue = None
         if not self._stopped:
-            self._core.worker_lost(reason, self._parts.clock())
+            self._core.worker_lost(reason, self._now())
             self._carry_out()
 
     # ------------------------------------------------------------ NodePort
@@ -288,17 +290,26 @@ class NodeIo:
             case ToWorker():
                 self._to_worker(effect.message)
             case StartWorker():
+                self._worker_queue = []
                 self._worker_task = self._parts.loop.create_task(self._start_worker())
-            case SaveIncarnation():
-                self._parts.store.save_incarnation(effect.incarnation)
-            case SavePeers():
-                self._parts.store.save_peers(effect.addresses)
+            case SaveIncarnation() | SavePeers():
+                self._save(effect)
             case Reply():
                 self._reply(effect)
             case Tell():
                 self._tell(effect.note)
             case _:
                 assert_never(effect)
+
+    def _save(self, effect: SaveIncarnation | SavePeers) -> None:
+        """A disk that fails costs the memory of this, not the node."""
+        try:
+            if isinstance(effect, SaveIncarnation):
+                self._parts.store.save_incarnation(effect.incarnation)
+            else:
+                self._parts.store.save_peers(effect.addresses)
+        except ConfigError as error:
+            self._tell(note("home.not_saved", Level.WARNING, detail=str(error)))
 
     def _send(self, peer: NodeId, message: Message) -> bool:
         return self._links is not None and self._links.send(peer, message)
@@ -325,15 +336,15 @@ class NodeIo:
             self.worker_lost(f"it could not be started: {error}")
             return
         self._worker_up = True
-        queue, self._worker_queue = self._worker_queue, []
-        for message in queue:
+        queue, self._worker_queue = self._worker_queue, None
+        for message in queue or ():
             self._parts.worker.send(message)
 
     def _to_worker(self, message: Message) -> None:
-        """What is said before the worker runs waits for it; what follows its loss is moot."""
+        """What is said while the worker starts waits for it; what follows its loss is moot."""
         if self._worker_up:
             self._parts.worker.send(message)
-        else:
+        elif self._worker_queue is not None:
             self._worker_queue.append(message)
 
     # ------------------------------------------------------------ time
@@ -349,11 +360,19 @@ class NodeIo:
         self._due = due
         self._timer = self._parts.loop.call_later(due - now, self._on_timer)
 
-    def _on_timer(self) -> None:
+    def _now(self) -> float:
+        """The time of an input. After a stall of our own loop the sockets speak before the overdue
+        timer does, so whoever comes first tells the core of the lag."""
         now = self._parts.clock()
+        late_s = now - self._due
+        if self._timer is not None and late_s > LAG_WORTH_TELLING_S:
+            self._due = now
+            self._core.loop_lag(late_s, now)
+        return now
+
+    def _on_timer(self) -> None:
+        now = self._now()
         self._timer = None
-        if now - self._due > LAG_WORTH_TELLING_S:
-            self._core.loop_lag(now - self._due, now)
         if now >= self._stats_at + LINK_STATS_INTERVAL_S:
             self._stats_at = now
             self._read_link_stats(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarm.config import RoutingConfig
 from swarm.routing.outbox import DECODE_BUNDLE
@@ -33,6 +33,9 @@ class SwarmView:
 
     candidates: tuple[Candidate, ...]
     wires: Mapping[tuple[NodeId, NodeId], Wire]
+    loads: Mapping[NodeId, int] = field(default_factory=dict)
+    """Sessions that this origin has running through each node: gossip tells of them too late for
+    requests that come together."""
 
     def wire(self, a: NodeId, b: NodeId, config: RoutingConfig) -> Wire:
         if a == b:
@@ -70,11 +73,11 @@ def kv_bytes(shard: ShardInfo, layers: LayerRange, position_limit: int) -> int:
     return position_limit * len(layers) * shard.kv_bytes_per_token_layer
 
 
-def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool) -> float:
-    """One token through a hop, its queue included."""
+def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool, load: int) -> float:
+    """One token through a hop: its queue, and a turn for each of `load` sessions beside this."""
     speed = candidate.speed
-    compute = len(layers) * speed.decode_s_per_layer
-    return speed.queue_s + compute + (speed.head_s if head else 0.0)
+    compute = len(layers) * speed.decode_s_per_layer + (speed.head_s if head else 0.0)
+    return speed.queue_s + (1 + load) * compute
 
 
 def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> float:

@@ -38,6 +38,8 @@ class Origins:
         self._planner = planner
         self._sessions: dict[SessionId, OriginSession] = {}
         self._effects: list[Effect] = []
+        self._steps: dict[NodeId, tuple[int, float]] = {}
+        """Per hop its worker's count of finished steps, and when that last rose."""
         self.token_at: dict[ModelId, float] = {}
         """When a token last came through a whole route, per model."""
 
@@ -105,8 +107,8 @@ class Origins:
             case Refused():
                 s.refused(peer, message, now)
             case Token():
-                s.token(peer, message, now)
-                self.token_at[s.model.model_id] = now
+                if s.token(peer, message, now):
+                    self.token_at[s.model.model_id] = now
             case Credit():
                 s.credit(peer, message, now)
             case Gap():
@@ -117,6 +119,8 @@ class Origins:
 
     def progress(self, peer: NodeId, message: Progress, now: float) -> None:
         """How far a hop is. What it still holds for an answer that ended or moved, it may free."""
+        if message.steps_done != self._steps.get(peer, (-1, 0.0))[0]:
+            self._steps[peer] = (message.steps_done, now)
         for entry in message.sessions:
             s = self._sessions.get(entry.session)
             if s is not None:
@@ -127,11 +131,27 @@ class Origins:
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         self._each(lambda s: s.node_failed(node, code, detail, now))
 
-    def suspect(self, node: NodeId, now: float) -> None:
-        self._each(lambda s: s.suspect(node, now))
+    def suspect(self, node: NodeId, now: float, session: SessionId | None = None) -> None:
+        """A soft alarm about a node: for one session, or for all that use it."""
+        for s in list(self._sessions.values()):
+            if session in (None, s.session):
+                s.suspect(node, now)
+                self._settle(s)
 
     def view_changed(self, now: float) -> None:
         self._each(lambda s: s.view_changed(now))
+
+    def loads(self) -> dict[NodeId, int]:
+        """How many of this node's sessions run through each node."""
+        counts: dict[NodeId, int] = {}
+        for s in self._sessions.values():
+            for node in s.route.nodes if s.route else ():
+                counts[node] = counts.get(node, 0) + 1
+        return counts
+
+    def forget(self, node: NodeId) -> None:
+        """Its link is gone; a new one counts afresh."""
+        self._steps.pop(node, None)
 
     def stalled(self, lag_s: float) -> None:
         for s in self._sessions.values():
@@ -141,7 +161,10 @@ class Origins:
         self._each(lambda s: s.tick(now))
 
     def slow_hops(self, now: float) -> list[tuple[SessionId, NodeId, Alarm]]:
-        found = ((s.session, s.slow_hop(now)) for s in self._sessions.values())
+        def busy_at(node: NodeId) -> float:
+            return self._steps.get(node, (0, 0.0))[1]
+
+        found = ((s.session, s.slow_hop(busy_at, now)) for s in self._sessions.values())
         return [(session, *slow) for session, slow in found if slow is not None]
 
     def hop_stuck(self, session: SessionId, node: NodeId, now: float) -> None:

@@ -70,6 +70,14 @@ class ViewPlanner:
         return why_not(self._view(), request, self._config)
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A candidate and the other sessions that this origin runs through it."""
+
+    candidate: Candidate
+    load: int
+
+
 def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route | None:
     """The cheapest route that satisfies the request, or None."""
     layer_count = request.model.layer_count
@@ -77,12 +85,17 @@ def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route 
     cuts = _cuts(view, request)
     frontier: dict[int, dict[NodeId | None, _Path]] = {cut: {} for cut in cuts}
     frontier[0][None] = _Path(0.0, 0.0, 0.0, (), TOKEN_BYTES)
+    held = {node for node, _ in request.held}
     for start in cuts[:-1]:
         arrivals = list(frontier[start].values())
         for candidate in view.candidates:
+            if start not in candidate.shard.layers:
+                continue
             path = _best_arrival(view, request, config, arrivals, candidate)
-            if path is not None and start in candidate.shard.layers:
-                _extend(frontier, path, candidate, start, request, config)
+            if path is not None:
+                load = view.loads.get(candidate.node, 0) - (candidate.node in held)
+                loaded = _Loaded(candidate, max(0, load))
+                _extend(frontier, path, loaded, start, request, config)
     return _finish(view, request, config, list(frontier[layer_count].values()))
 
 
@@ -169,12 +182,13 @@ def _over_wire(
 def _extend(
     frontier: dict[int, dict[NodeId | None, _Path]],
     path: _Path,
-    candidate: Candidate,
+    loaded: _Loaded,
     start: int,
     request: PlanRequest,
     config: RoutingConfig,
 ) -> None:
     """Add every use [start, stop) of the candidate's range to the frontier."""
+    candidate = loaded.candidate
     shard = candidate.shard
     for stop, column in frontier.items():
         if not start < stop <= shard.layers.stop:
@@ -183,7 +197,7 @@ def _extend(
         if not _allowed(candidate, layers, request):
             continue
         head = stop == request.model.layer_count
-        token_s = decode_cost_s(candidate, layers, head=head)
+        token_s = decode_cost_s(candidate, layers, head=head, load=loaded.load)
         hop = Hop(candidate.node, layers, start == 0, head, shard.numeric_class)
         longer = _Path(
             path.total_s

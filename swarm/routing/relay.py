@@ -103,6 +103,8 @@ class Relay:
         self._shards: dict[ModelId, ShardInfo] = {}
         self._sessions: dict[SessionId, HopSession] = {}
         self._effects: list[Effect] = []
+        self.steps_done = 0
+        """Results of the worker so far, for whatever session."""
 
     # ------------------------------------------------------------ views
 
@@ -263,6 +265,7 @@ class Relay:
     # ------------------------------------------------------------ from the worker
 
     def ran(self, result: Ran) -> None:
+        self.steps_done += 1
         s = self._sessions.get(result.session)
         if s is None or result.generation != s.generation:
             return

@@ -56,18 +56,20 @@ class Sentinel:
         """Every interval while links are in use. Returns peers that should be probed."""
         if self._due is None or now < self._due:
             return []
-        for peer, progress in self.vigil.progress_due(self._audience(linked), now):
+        steps_done = self._relay.steps_done
+        for peer, progress in self.vigil.progress_due(self._audience(linked), steps_done, now):
             self._effects.append(Send(peer, progress))
         alarms = self.vigil.new_alarms(now)
         for peer, alarm in alarms:
             self._silent(peer, alarm, now)
-        self._origins.progress(self._me, Progress(self._relay.own_progress()), now)
+        own = Progress(self._relay.own_progress(), steps_done)
+        self._origins.progress(self._me, own, now)
         for session, node, alarm in self._origins.slow_hops(now):
             if alarm is Alarm.HARD:
                 self._punish(node, "stuck", now)
                 self._origins.hop_stuck(session, node, now)
             else:
-                self._origins.suspect(node, now)
+                self._origins.suspect(node, now, session)
         self._due = now + self._interval_s if self._is_needed(linked) else None
         return [peer for peer, _ in alarms]
 

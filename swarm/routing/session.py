@@ -10,7 +10,7 @@ First start and recovery are the same path: open every hop, learn what each hold
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
 from swarm.config import RoutingConfig
 from swarm.effects import (
@@ -48,20 +48,18 @@ from swarm.messages import (
     Token,
 )
 from swarm.notes import Level, note
-from swarm.routing.avoidance import Avoidance, capacity_error
-from swarm.routing.cost import PlanRequest, same_classes
+from swarm.routing.avoidance import capacity_error
 from swarm.routing.opening import RESERVE_S, Reserve, open_orders
 from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
 from swarm.routing.phases import MOVES, Phase
 from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
+from swarm.routing.seeking import RouteSeeker, cause_of, is_possible, may_accuse
 from swarm.routing.watch import Alarm, ProgressWatch, StallClock
 from swarm.terms import (
     Epoch,
-    LayerRange,
     ModelSpec,
     NodeId,
-    NumericClass,
     Order,
     Route,
     SessionId,
@@ -88,20 +86,18 @@ class OriginSession:
         self.epoch = Epoch(0)
         self.route: Route | None = None
         self.reroutes = 0
-        self.exact = True
         self._me = me
         self._config = config
-        self._planner = planner
+        self._seeker = RouteSeeker(order, model, me, planner)
         self._ids = list(order.prompt_ids)
         self._outbox = Outbox()
         self._feed = Feed(config.credit_steps)
         self._opened: dict[NodeId, Opened] = {}
-        self._held: dict[NodeId, LayerRange] = {}
         self._attempts = 0
-        self._avoidance = Avoidance()
         self._reserve: Reserve | None = None
+        self._suspected: set[NodeId] = set()
+        self._gaps: set[NodeId] = set()
         self._refusal: CapacityError | None = None
-        self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
         self.deadline: float | None = None
         """When `tick` has something to do."""
         self._cover_lost_at: float | None = None
@@ -129,7 +125,7 @@ class OriginSession:
         """Nodes whose silence must be noticed now: all but those that were only just asked."""
         if self.route is None or self.phase not in (Phase.OPENING, Phase.RUNNING):
             return ()
-        known = (n for n in self.route.nodes if n in self._opened or n in self._held)
+        known = (n for n in self.route.nodes if n in self._opened or n in self._seeker.held)
         return tuple(n for n in known if n != self._me)
 
     def uses(self, node: NodeId) -> bool:
@@ -138,7 +134,9 @@ class OriginSession:
         return routed or (self._reserve is not None and node in self._reserve.nodes)
 
     def stats(self) -> SessionStats:
-        return SessionStats(self.route, self.reroutes, tuple(self._stalls.stalls_s), self.exact)
+        return SessionStats(
+            self.route, self.reroutes, tuple(self._stalls.stalls_s), self._seeker.exact
+        )
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -149,19 +147,22 @@ class OriginSession:
     def start(self, now: float) -> None:
         """Find the first route. Raises the SwarmError that says why there is none."""
         self._progress.moved(now)
-        request = self._request(now)
-        route = self._planner.plan(request)
+        route = self._seeker.find(0, now)
         if route is None:
-            raise self._planner.why_not(request)
+            raise self._seeker.why_not(0, now)
         self._open(route, now)
 
     def view_changed(self, now: float) -> None:
         """Nodes came or went: a waiting session looks for a route again."""
+        self._suspected.clear()
         if self.phase is Phase.WAITING:
             self._plan(now)
 
     def opened(self, peer: NodeId, message: Opened, now: float) -> None:
         if not self._is_current(peer, message.epoch) or self.phase is not Phase.OPENING:
+            return
+        if not is_possible(message, len(self._ids)):
+            self.node_failed(peer, FailureCode.STEP_FAILED, "it claims what cannot be", now)
             return
         self._opened[peer] = message
         assert self.route is not None
@@ -176,38 +177,44 @@ class OriginSession:
             detail=message.detail,
         )  # fmt: skip
         if message.code is RefusalCode.NO_LINK and message.peer is not None:
-            self._avoidance.wire(peer, message.peer, FailureCode.LINK_DOWN, now)
+            self._seeker.avoidance.wire(peer, message.peer, FailureCode.LINK_DOWN, now)
         else:
-            self._avoidance.node(peer, now)
+            self._seeker.avoidance.node(peer, now)
         self._refusal = capacity_error(message)
         if self._attempts > self._config.reroutes_max:
             self._fail(self._refusal or RerouteLimitReached(message.detail))
         else:
             self._plan(now)
 
-    def token(self, peer: NodeId, message: Token, now: float) -> None:
+    def token(self, peer: NodeId, message: Token, now: float) -> bool:
+        """Take a token of the head; False when it is not the one that is due."""
         if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
-            return
+            return False
         assert self.route is not None
-        if peer != self.route.hops[-1].node or message.token.position != len(self._ids):
-            return
+        token = message.token
+        if peer != self.route.hops[-1].node or token.position != len(self._ids):
+            return False
+        if not 0 <= token.token_id < self.model.vocab_size:
+            self.node_failed(peer, FailureCode.STEP_FAILED, "it sent no token of the model", now)
+            return False
         self._progress.moved(now)
         self._end_stall(now)
-        self._ids.append(message.token.token_id)
-        self._feed.acknowledged(message.token.position)
-        self._reply(Generated(message.token))
-        if message.token.token_id in self.order.stop_ids:
+        self._ids.append(token.token_id)
+        self._feed.acknowledged(token.position)
+        self._reply(Generated(token))
+        if token.token_id in self.order.stop_ids:
             self._finish("stop")
         elif self.generated_count >= self.order.max_tokens:
             self._finish("length")
         else:
-            self._outbox.append(decode_row(message.token.position, message.token.token_id))
+            self._outbox.append(decode_row(token.position, token.token_id))
             self._pump()
+        return True
 
     def credit(self, peer: NodeId, message: Credit, now: float) -> None:
         if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
             return
-        self._progress.hop_at(peer, message.kv_length, now)
+        self.hop_at(peer, message.kv_length, now)
         assert self.route is not None
         if peer == self.route.hops[0].node:
             self._feed.acknowledged(message.kv_length)
@@ -216,21 +223,26 @@ class OriginSession:
     def hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
         """A hop says how far it is with this session."""
         if self.phase is Phase.RUNNING:
-            self._progress.hop_at(peer, kv_length, now)
+            self._progress.hop_at(peer, min(kv_length, self._feed.next_position), now)
 
     def stalled(self, lag_s: float) -> None:
         """This node's own loop stood still: nobody else is to blame for that time."""
         self._progress.stalled(lag_s)
 
-    def slow_hop(self, now: float) -> tuple[NodeId, Alarm] | None:
-        """The hop that holds the session up, when one does."""
+    def slow_hop(
+        self, busy_at: Callable[[NodeId], float], now: float
+    ) -> tuple[NodeId, Alarm] | None:
+        """The hop that holds the session up, when one does.
+
+        `busy_at` says when a node's worker last finished a step of any session.
+        """
         if self.phase is not Phase.RUNNING or self.route is None:
             return None
         is_bulk = self._stalls.is_running or self.generated_count == 0
-        alarm = self._progress.alarm(self.route, is_bulk=is_bulk, now=now)
-        if alarm is Alarm.NONE:
-            return None
-        return self._progress.culprit(self.route, self._feed.next_position), alarm
+        predicted_s = self.route.slowest_step_s if is_bulk else self.route.predicted_token_s
+        node = self._progress.culprit(self.route, self._feed.next_position)
+        alarm = self._progress.alarm(predicted_s, busy_at(node), now)
+        return None if alarm is Alarm.NONE else (node, alarm)
 
     def gap(self, peer: NodeId, message: Gap, now: float) -> None:
         """A hop holds less than was thought: open again and learn what is true."""
@@ -240,16 +252,20 @@ class OriginSession:
             "session.gap", Level.WARNING, node=short(peer), position=message.position,
             kv_length=message.kv_length,
         )  # fmt: skip
+        if peer in self._gaps:
+            self.node_failed(peer, FailureCode.STEP_FAILED, "it lost its place again", now)
+            return
+        self._gaps.add(peer)
         self._reroute(f"node {short(peer)} lost its place", now)
 
     def hop_failed(self, peer: NodeId, message: HopFailed, now: float) -> None:
-        """A hop reports that it, or its neighbour, cannot go on."""
-        if not self._is_current(peer, message.epoch):
+        """A hop reports that it, or its neighbour, cannot go on. Nobody else may be accused."""
+        if not self._is_current(peer, message.epoch) or self.route is None:
             return
-        if message.node == peer:
-            self.node_failed(message.node, message.code, message.detail, now)
+        if not may_accuse(self.route, peer, message.node):
             return
-        self._avoidance.wire(peer, message.node, message.code, now)
+        if peer != message.node:
+            self._seeker.avoidance.wire(peer, message.node, message.code, now)
         self.node_failed(message.node, message.code, message.detail, now)
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
@@ -258,29 +274,28 @@ class OriginSession:
             return
         if self.route is None or self.route.index_of(node) is None:
             return
-        if code is FailureCode.LEAVING and self._plan_without(node, now) is None:
+        if code is FailureCode.LEAVING and self._route_without(node, now) is None:
             self._tell("session.stays", Level.INFO, node=short(node), detail="no other route")
             return
-        self._avoidance.node(node, now)
-        self._held.pop(node, None)
-        cause = f"{code.name.lower().replace('_', ' ')}: node {short(node)}"
+        self._seeker.failed(node, now)
         self._tell(
             "session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
             detail=detail, position=len(self._ids),
         )  # fmt: skip
-        self._reroute(cause, now)
+        self._reroute(f"{cause_of(code)}: node {short(node)}", now)
 
     def suspect(self, node: NodeId, now: float) -> None:
         """A soft alarm: have the next best route ready in case it becomes a verdict."""
         route = self.route if self.phase is Phase.RUNNING and self._reserve is None else None
-        if route is None or route.index_of(node) is None:
+        if route is None or route.index_of(node) is None or node in self._suspected:
             return
-        route = self._plan_without(node, now)
+        self._suspected.add(node)
+        route = self._route_without(node, now)
         if route is None:
             return
         epoch = Epoch(self.epoch + 1)
         orders = open_orders(self.session, epoch, self.order, route, self._me)
-        fresh = [(peer, order) for peer, order in orders if peer not in self._held]
+        fresh = [(peer, order) for peer, order in orders if peer not in self._seeker.held]
         self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
         self.deadline = self._reserve.until
         for peer, order in fresh:
@@ -302,40 +317,22 @@ class OriginSession:
         elif self.phase is Phase.RUNNING:
             self.deadline = None
             self._drop_reserve(set())
+            self._suspected.clear()
 
     # ------------------------------------------------------------ routes
 
-    def _request(self, now: float, *, any_class: bool = False) -> PlanRequest:
-        return PlanRequest(
-            model=self.model,
-            origin=self._me,
-            prompt_count=len(self.order.prompt_ids),
-            generated_count=self.generated_count,
-            remaining_count=self.order.max_tokens - self.generated_count,
-            avoid=self._avoidance.nodes_at(now),
-            bad_wires=self._avoidance.wires_at(now),
-            held=tuple(self._held.items()),
-            classes=() if any_class else self._classes,
-        )
-
-    def _plan_without(self, node: NodeId, now: float) -> Route | None:
-        request = self._request(now)
-        return self._planner.plan(replace(request, avoid=request.avoid | {node}))
+    def _route_without(self, node: NodeId, now: float) -> Route | None:
+        return self._seeker.find_without(node, self.generated_count, now)
 
     def _plan(self, now: float) -> None:
-        request = self._request(now)
-        route = self._planner.plan(request)
-        if route is None and self._classes:
-            request = self._request(now, any_class=True)
-            route = self._planner.plan(request)
-        if route is None and self._refusal is not None and self.generated_count == 0:
+        route = self._seeker.find(self.generated_count, now)
+        if route is not None:
+            self._cover_lost_at = None
+            self._open(route, now)
+        elif self._refusal is not None and self.generated_count == 0:
             self._fail(self._refusal)
-            return
-        if route is None:
-            self._wait_for_cover(self._planner.why_not(request), now)
-            return
-        self._cover_lost_at = None
-        self._open(route, now)
+        else:
+            self._wait_for_cover(self._seeker.why_not(self.generated_count, now), now)
 
     def _wait_for_cover(self, error: SwarmError, now: float) -> None:
         if self._cover_lost_at is None:
@@ -347,7 +344,7 @@ class OriginSession:
             self._fail(error)
             return
         self._enter(Phase.WAITING)
-        self.deadline = min(give_up_at, self._avoidance.next_expiry(now) or give_up_at)
+        self.deadline = min(give_up_at, self._seeker.avoidance.next_expiry(now) or give_up_at)
 
     def _open(self, route: Route, now: float) -> None:
         """Reserve the session on every hop under the next epoch."""
@@ -355,10 +352,11 @@ class OriginSession:
         for hop in self.route.hops if self.route else ():
             if hop.node not in kept:
                 self._send(hop.node, Release(self.session, self.epoch))
-                self._held.pop(hop.node, None)
+                self._seeker.held.pop(hop.node, None)
         self.epoch = Epoch(self.epoch + 1)
         self.route = route
         self._opened = {}
+        self._suspected.clear()
         self._attempts += 1
         self._enter(Phase.OPENING)
         self.deadline = now + self._config.open_timeout_s
@@ -378,29 +376,20 @@ class OriginSession:
             self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
         self._enter(Phase.RUNNING)
         self.deadline = None
-        self._held = {hop.node: hop.layers for hop in self.route.hops}
+        self._seeker.running_on(self.route)
         self._refusal = None
         self._progress.restart(self.route.nodes, [start.kv_length for start in hop_starts], now)
         self._stalls.resumed(now)
-        self._note_classes(self.route)
         self._reply(Started(self.route, self.epoch))
         self._tell_started(holdings)
         self._feed.restart(feed_from)
         self._pump()
 
-    def _note_classes(self, route: Route) -> None:
-        present = tuple((hop.layers, hop.numeric_class) for hop in route.hops)
-        if not self._classes:
-            self._classes = present
-        elif not same_classes(present, self._classes):
-            self.exact = False
-            self._classes = present
-
     def _open_timed_out(self, now: float) -> None:
         assert self.route is not None
         late = [node for node in self.route.nodes if node not in self._opened]
         for node in late:
-            self._avoidance.node(node, now)
+            self._seeker.avoidance.node(node, now)
         self._reroute(f"no answer to open from {', '.join(map(short, late))}", now)
 
     def _reroute(self, cause: str, now: float) -> None:
@@ -443,7 +432,7 @@ class OriginSession:
         self._enter(Phase.DONE)
         self._reply(Finished(reason, self.stats()))
         self._tell("session.finished", Level.INFO, reason=reason, tokens=self.generated_count,
-                   reroutes=self.reroutes, exact=self.exact)  # fmt: skip
+                   reroutes=self.reroutes, exact=self._seeker.exact)  # fmt: skip
 
     def _fail(self, error: SwarmError) -> None:
         self._release_all()

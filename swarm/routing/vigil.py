@@ -49,9 +49,9 @@ class Vigil:
     def sent(self, peer: NodeId, now: float) -> None:
         self._sent_at[peer] = now
 
-    def stalled(self, lag_s: float) -> None:
+    def stalled(self, lag_s: float, now: float) -> None:
         for peer in self._watched:
-            self._watches[peer].stalled(lag_s)
+            self._watches[peer].stalled(lag_s, now)
 
     def silence_s(self, peer: NodeId, now: float) -> float:
         return self._watches[peer].silence_s(now) if peer in self._watched else 0.0
@@ -67,12 +67,15 @@ class Vigil:
         return risen
 
     def progress_due(
-        self, audience: Mapping[NodeId, Sequence[SessionProgress]], now: float
+        self,
+        audience: Mapping[NodeId, Sequence[SessionProgress]],
+        steps_done: int,
+        now: float,
     ) -> list[tuple[NodeId, Progress]]:
         """Frames for peers that heard nothing from us for an interval."""
         due = now - self._config.progress_interval_s + 0.001
         return [
-            (peer, Progress(tuple(entries[:PROGRESS_ENTRIES_MAX])))
+            (peer, Progress(tuple(entries[:PROGRESS_ENTRIES_MAX]), steps_done))
             for peer, entries in audience.items()
             if self._sent_at.get(peer, 0.0) <= due
         ]

@@ -36,9 +36,9 @@ class SilenceWatch:
         """The link is in use again: what was silent before does not count."""
         self._heard_at = now
 
-    def stalled(self, lag_s: float) -> None:
+    def stalled(self, lag_s: float, now: float) -> None:
         """Our own loop stood still for `lag_s`: that time is not the peer's silence."""
-        self._heard_at += lag_s
+        self._heard_at = min(now, self._heard_at + lag_s)
 
     def alarm(self, now: float) -> Alarm:
         silence = now - self._heard_at
@@ -81,11 +81,14 @@ class ProgressWatch:
             self._kv_lengths[node] = kv_length
             self.moved(now)
 
-    def alarm(self, route: Route, *, is_bulk: bool, now: float) -> Alarm:
-        """`is_bulk`: chunks are under way, whose steps take longer than a token's."""
-        config = self._config
-        predicted = route.slowest_step_s if is_bulk else route.predicted_token_s
-        waited = now - self.moved_at
+    def alarm(self, predicted_s: float, busy_at: float, now: float) -> Alarm:
+        """How long nothing moved, against the prediction for one step.
+
+        busy_at  when the worker of the hop in question last finished any step: a busy worker lets
+                 sessions wait and is not stuck
+        """
+        config, predicted = self._config, predicted_s
+        waited = now - max(self.moved_at, busy_at)
         if waited >= max(config.stuck_min_s, config.stuck_factor * predicted):
             return Alarm.HARD
         slow = max(config.slow_min_s, config.slow_factor * predicted)

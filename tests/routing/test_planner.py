@@ -205,3 +205,16 @@ def test_nothing_fits() -> None:
     assert choose_layers(12, 0, []) is None
     assert layers_that_fit(100, 30, 20) == 2
     assert layers_that_fit(10, 30, 20) == 0
+
+
+def test_requests_that_come_together_spread_over_equal_nodes() -> None:
+    both = view(candidate("a", 0, 12), candidate("b", 0, 12))
+    busy = replace(both, loads={NodeId("a"): 1})
+    assert path(plan(busy, REQUEST, CONFIG)) == [("b", 0, 12)]
+
+
+def test_a_session_does_not_count_as_load_on_its_own_hops() -> None:
+    both = view(candidate("a", 0, 12, layer_s=0.0015), candidate("b", 0, 12))
+    mine = replace(both, loads={NodeId("b"): 1})
+    request = replace(REQUEST, held=((NodeId("b"), LayerRange(0, 12)),))
+    assert path(plan(mine, request, CONFIG)) == [("b", 0, 12)]

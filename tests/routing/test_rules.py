@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from swarm.config import RoutingConfig
 from swarm.errors import LocalProtocolError
-from swarm.messages import FailureCode, RowType, StepKind
+from swarm.messages import FailureCode, Opened, RowType, StepKind
 from swarm.routing.avoidance import Avoidance, PenaltyBox
 from swarm.routing.outbox import (
     DECODE_BUNDLE,
@@ -19,9 +19,19 @@ from swarm.routing.outbox import (
     prompt_rows,
 )
 from swarm.routing.recovery import Holding, HopStart, starts
+from swarm.routing.seeking import is_possible, may_accuse
 from swarm.routing.vigil import Vigil
 from swarm.routing.watch import Alarm, ProgressWatch, SilenceWatch, StallClock
-from swarm.terms import Hop, Incarnation, LayerRange, NodeId, NumericClass, Route
+from swarm.terms import (
+    Epoch,
+    Hop,
+    Incarnation,
+    LayerRange,
+    NodeId,
+    NumericClass,
+    Route,
+    SessionId,
+)
 
 CONFIG = RoutingConfig()
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -157,7 +167,7 @@ def test_silence_is_soft_then_hard() -> None:
 
 def test_our_own_stall_is_not_the_peers_silence() -> None:
     watch = SilenceWatch(CONFIG, 0.0)
-    watch.stalled(0.5)
+    watch.stalled(0.5, 0.5)
     assert watch.alarm(0.55) is Alarm.NONE
 
 
@@ -195,7 +205,7 @@ def test_idle_links_are_not_watched() -> None:
 def test_progress_goes_only_to_those_who_heard_nothing() -> None:
     vigil = Vigil(CONFIG)
     vigil.sent(A, 1.0)
-    due = vigil.progress_due({A: [], B: []}, 1.01)
+    due = vigil.progress_due({A: [], B: []}, 0, 1.01)
     assert [peer for peer, _ in due] == [B]
 
 
@@ -215,9 +225,33 @@ def test_the_hop_that_holds_up_is_found() -> None:
     assert watch.culprit(route, 11) == B
     watch.hop_at(B, 11, 0.2)
     assert watch.culprit(route, 11) == C
-    assert watch.alarm(route, is_bulk=False, now=0.5) is Alarm.NONE
-    assert watch.alarm(route, is_bulk=False, now=0.7) is Alarm.SOFT
-    assert watch.alarm(route, is_bulk=False, now=4.3) is Alarm.HARD
+    assert watch.alarm(0.01, 0.0, 0.5) is Alarm.NONE
+    assert watch.alarm(0.01, 0.0, 0.7) is Alarm.SOFT
+    assert watch.alarm(0.01, 0.0, 4.3) is Alarm.HARD
+
+
+def test_a_hop_whose_worker_finishes_other_steps_is_busy_and_not_stuck() -> None:
+    watch = ProgressWatch(CONFIG)
+    watch.restart([A], [0], 0.0)
+    assert watch.alarm(0.01, 100.0, 100.3) is Alarm.NONE
+    assert watch.alarm(0.01, 100.0, 104.5) is Alarm.HARD
+
+
+def test_only_hops_beside_each_other_may_accuse() -> None:
+    route = route_of(A, B, C)
+    assert may_accuse(route, A, A)
+    assert may_accuse(route, A, B)
+    assert not may_accuse(route, A, C)
+    assert not may_accuse(route, NodeId("x"), A)
+
+
+@pytest.mark.parametrize(
+    ("kv_length", "outbox_start", "fits"),
+    [(0, 0, True), (9, 3, True), (10, 10, True), (11, 0, False), (3, 4, False), (3, -1, False)],
+)
+def test_what_a_hop_can_hold(kv_length: int, outbox_start: int, fits: bool) -> None:
+    opened = Opened(SessionId("s"), Epoch(1), kv_length, outbox_start)
+    assert is_possible(opened, 10) is fits
 
 
 def test_a_pause_and_its_parts() -> None:

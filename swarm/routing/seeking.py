@@ -1,0 +1,83 @@
+"""What one session knows about routes: whom it avoids, who holds its KV, which classes bind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarm.errors import SwarmError
+from swarm.messages import FailureCode, Opened
+from swarm.routing.avoidance import Avoidance
+from swarm.routing.cost import PlanRequest, same_classes
+from swarm.routing.planner import Planner
+from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, Order, Route
+
+
+class RouteSeeker:
+    def __init__(self, order: Order, model: ModelSpec, me: NodeId, planner: Planner) -> None:
+        self._order = order
+        self._model = model
+        self._me = me
+        self._planner = planner
+        self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
+        self.avoidance = Avoidance()
+        self.held: dict[NodeId, LayerRange] = {}
+        """Nodes that hold KV of the session for exactly these layers."""
+        self.exact = True
+        """False once layers were computed by another numeric class than at first."""
+
+    def find(self, generated_count: int, now: float) -> Route | None:
+        """The best route; where none keeps the numeric classes, the best of all."""
+        request = self._request(generated_count, now)
+        route = self._planner.plan(request)
+        if route is None and self._classes:
+            return self._planner.plan(replace(request, classes=()))
+        return route
+
+    def find_without(self, node: NodeId, generated_count: int, now: float) -> Route | None:
+        """The best route in the same numeric classes that does without `node`."""
+        request = self._request(generated_count, now)
+        return self._planner.plan(replace(request, avoid=request.avoid | {node}))
+
+    def why_not(self, generated_count: int, now: float) -> SwarmError:
+        return self._planner.why_not(replace(self._request(generated_count, now), classes=()))
+
+    def running_on(self, route: Route) -> None:
+        self.held = {hop.node: hop.layers for hop in route.hops}
+        present = tuple((hop.layers, hop.numeric_class) for hop in route.hops)
+        if not self._classes:
+            self._classes = present
+        elif not same_classes(present, self._classes):
+            self.exact = False
+            self._classes = present
+
+    def failed(self, node: NodeId, now: float) -> None:
+        self.avoidance.node(node, now)
+        self.held.pop(node, None)
+
+    def _request(self, generated_count: int, now: float) -> PlanRequest:
+        return PlanRequest(
+            model=self._model,
+            origin=self._me,
+            prompt_count=len(self._order.prompt_ids),
+            generated_count=generated_count,
+            remaining_count=self._order.max_tokens - generated_count,
+            avoid=self.avoidance.nodes_at(now),
+            bad_wires=self.avoidance.wires_at(now),
+            held=tuple(self.held.items()),
+            classes=self._classes,
+        )
+
+
+def may_accuse(route: Route, accuser: NodeId, accused: NodeId) -> bool:
+    """A hop speaks for itself and for its neighbours, for nobody else."""
+    own, other = route.index_of(accuser), route.index_of(accused)
+    return own is not None and other is not None and abs(own - other) <= 1
+
+
+def is_possible(opened: Opened, length: int) -> bool:
+    """Whether a hop can hold what it claims of a sequence of `length` tokens."""
+    return 0 <= opened.outbox_start <= opened.kv_length <= length
+
+
+def cause_of(code: FailureCode) -> str:
+    return code.name.lower().replace("_", " ")
