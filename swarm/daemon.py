@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
+from swarm.notes import Level, NoteSink, note
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import Address, Incarnation, ModelId, NodeId
@@ -181,18 +183,36 @@ def _read(file: Path) -> bytes | None:
 
 
 class _Disk:
-    """`node_io.Store` over the home folder."""
+    """`node_io.Store` over the home folder.
 
-    def __init__(self, home: Home, told: Callable[[Incarnation], None]) -> None:
+    Peers are written beside the loop, one after the other. The incarnation is written before
+    anything else happens: whoever hears of it must find it on the disk after a crash.
+    """
+
+    def __init__(self, home: Home, told: Callable[[Incarnation], None], sink: NoteSink) -> None:
         self._home = home
         self._told = told
+        self._sink = sink
+        self._writer = ThreadPoolExecutor(1, "swarm-disk")
+        self._closed = False
 
     def save_incarnation(self, incarnation: int) -> None:
-        self._home.save_incarnation(incarnation)
         self._told(Incarnation(incarnation))
+        self._home.save_incarnation(incarnation)
 
     def save_peers(self, addresses: tuple[Address, ...]) -> None:
-        self._home.save_peers(addresses)
+        if not self._closed:
+            self._writer.submit(self._save_peers, addresses)
+
+    def close(self) -> None:
+        self._closed = True
+        self._writer.shutdown()
+
+    def _save_peers(self, addresses: tuple[Address, ...]) -> None:
+        try:
+            self._home.save_peers(addresses)
+        except ConfigError as error:
+            self._sink(note("home.not_saved", Level.WARNING, detail=str(error)))
 
 
 class _Node:
@@ -255,6 +275,7 @@ class _Node:
                 with contextlib.suppress(NotImplementedError):
                     loop.remove_signal_handler(number)
             self._console.say("Leaving; press Ctrl-C again to stop at once.")
+            self._gateway.refuse_new()
             await self._io.leave(self._config.gateway.leave_grace_s)
         return 0
 
@@ -290,6 +311,8 @@ class _Node:
             memory_bytes=memory if wishes else 0,
             addresses=addresses,
         )
+        self._disk = _Disk(self._home, self._links.set_incarnation, self._console.note)
+        self._stack.callback(self._disk.close)
         rng = random.Random(secrets.randbits(64))
         core = NodeCore(about, self._config, self._signer(), self._incarnation, hosting, rng)
         files = _LocalCheckpoints()
@@ -299,7 +322,7 @@ class _Node:
             clock=time.monotonic,
             entropy=secrets.token_bytes,
             worker=WorkerClient(self._config.shard, events),
-            store=_Disk(self._home, self._links.set_incarnation),
+            store=self._disk,
             files=files,
             sink=self._console.note,
         )
@@ -333,12 +356,12 @@ class _Node:
     async def _start_gateway(self) -> None:
         token = secrets.token_hex(16)
         sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31))
-        gateway = Gateway(self._io, self._config.gateway, sources, self._console.note, token)
+        self._gateway = Gateway(self._io, self._config.gateway, sources, self._console.note, token)
         wanted = self._options.gateway
-        bound = await gateway.start(
+        bound = await self._gateway.start(
             wanted.host if wanted else None, wanted.port if wanted else None
         )
-        self._stack.push_async_callback(gateway.stop)
+        self._stack.push_async_callback(self._gateway.stop)
         url = f"http://{bound}"
         self._home.save_gateway(url, token)
         self._console.say(f"Node {self._identity.node_id[:8]} listens for peers on {self._bound}.")

@@ -232,6 +232,10 @@ class Gateway:
             await _close(notes)
         return stream.response
 
+    def refuse_new(self) -> None:
+        """The node is about to leave: new requests get 503, running ones go on."""
+        self._completions.refuse_new()
+
     async def _leave(self, request: web.Request) -> web.Response:
         """Start a planned departure. Only for programs of this machine that hold the token."""
         given = request.headers.get(CONTROL_HEADER, "").encode()

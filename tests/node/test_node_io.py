@@ -14,7 +14,7 @@ from node_world import MODEL, StubWorker, WorldNode, oracle, order_of, quick_con
 
 from swarm.config import MIB
 from swarm.effects import Finished, Generated, Started
-from swarm.errors import NoRoute
+from swarm.errors import ConfigError, NoRoute
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.identity import node_id_of
@@ -258,3 +258,35 @@ def test_a_late_timer_is_told_as_our_own_lag(monkeypatch: pytest.MonkeyPatch) ->
 
     asyncio.run(body())
     assert max(lags) > 0.5
+
+
+def test_a_disk_that_is_full_is_a_note_and_not_the_end() -> None:
+    async def body(bench: Bench) -> None:
+        def full(*_: object) -> None:
+            raise ConfigError("cannot write peers.json: no space left on device")
+
+        bench.memory.save_peers = full  # type: ignore[method-assign]
+        bench.memory.save_incarnation = full  # type: ignore[method-assign]
+        peer = Peer(NodeId("p" * 32), b"", Incarnation(1), Address("10.0.0.9", 1), 1, True)
+        bench.io.link_up(peer)
+        assert [n.event for n in bench.notes].count("home.not_saved") == 1
+        assert any(node.node == peer.node for node in bench.io.snapshot().nodes)
+
+    run(body)
+
+
+def test_bytes_that_arrive_after_our_own_stall_are_not_taken_for_a_gap() -> None:
+    """The sockets speak before the overdue timer: the first input tells of the lag, once."""
+    lags: list[float] = []
+
+    async def body(bench: Bench) -> None:
+        bench.core.loop_lag = lambda lag_s, now: lags.append(lag_s)  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 1.3
+        while loop.time() < end:
+            pass
+        bench.io.heard(NodeId("p" * 32))
+        bench.io.heard(NodeId("p" * 32))
+        assert len(lags) == 1
+
+    run(body)
