@@ -143,14 +143,17 @@ class ShardConfig:
     settle_s: float = 2.0
     """How long a node listens to gossip before it chooses its layers."""
     intention_s: float = 0.5
-    """How long a published intention waits for a rival one before loading starts."""
+    """How long a published intention waits for rival ones; gossip takes less than half of it."""
+    intention_turns_max: int = 60
+    """Times that a node lets joining ones of smaller NodeId choose before it; then it loads."""
     activation_bytes: int = 256 * MIB
     """Held back from the memory budget."""
     restart_min_s: float = 1.0
     """Pause before a crashed worker is restarted; doubles up to `restart_max_s`."""
     restart_max_s: float = 60.0
-    queue_max: int = 1024
-    """Steps waiting in a worker."""
+    queue_max: int = 64
+    """Steps of one session waiting in a worker; credits allow an honest one a few. In all there
+    are at most `hop_sessions_max` times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,8 @@ class GatewayConfig:
     """An SSE comment is sent when nothing else was for this long."""
     retry_after_s: int = 5
     requests_max: int = 256
+    prepare_timeout_s: float = 30.0
+    """A prompt must have come in, and must have become ids, within this time each."""
     probe_fresh_s: float = 60.0
     """`/readyz` takes a probe token of this age as proof."""
     probe_timeout_s: float = 10.0

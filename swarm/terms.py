@@ -94,8 +94,9 @@ class ModelSpec:
 
 
 class ShardState(Enum):
-    """Life of a shard as its node announces it. LOADING is the published intention."""
+    """Life of a shard as its node announces it. An INTENDED one may still become another."""
 
+    INTENDED = "intended"
     LOADING = "loading"
     SERVING = "serving"
 
