@@ -1,0 +1,367 @@
+"""The origin's session by its effect lists: what it orders on each fact, and what it refuses."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+
+from swarm.config import RoutingConfig
+from swarm.effects import Failed, Finished, Generated, Reply, Send, Stalled, Started
+from swarm.errors import KvExhausted, LocalProtocolError, NoRoute, RerouteLimitReached, SwarmError
+from swarm.messages import (
+    Credit,
+    FailureCode,
+    Gap,
+    HopFailed,
+    Message,
+    Open,
+    Opened,
+    RefusalCode,
+    Refused,
+    Release,
+    Resume,
+    Step,
+    StepKind,
+    Token,
+)
+from swarm.routing.cost import PlanRequest
+from swarm.routing.phases import Phase
+from swarm.routing.session import OriginSession
+from swarm.terms import (
+    Epoch,
+    Hop,
+    LayerRange,
+    ModelId,
+    ModelSpec,
+    NodeId,
+    NumericClass,
+    Order,
+    Route,
+    SampledToken,
+    Sampling,
+    SessionId,
+)
+
+ME, A, B, C, D = (NodeId(name) for name in ("me", "a", "b", "c", "d"))
+SESSION = SessionId("0" * 16)
+MODEL = ModelSpec(ModelId("m"), "m", 2, 64, 100, 1000, (), False)
+CONFIG = RoutingConfig(prefill_chunk_tokens=4, reroutes_max=3)
+
+
+def route(*nodes: NodeId, classes: Iterable[str] = "cc") -> Route:
+    names = [NumericClass(name) for name in classes]
+    hops = tuple(
+        Hop(node, LayerRange(i, i + 1), i == 0, i == len(nodes) - 1, names[i])
+        for i, node in enumerate(nodes)
+    )
+    return Route(hops, 0.01, 0.1)
+
+
+class Plans:
+    """A planner that takes the first listed route without anybody to avoid."""
+
+    def __init__(self, *routes: Route) -> None:
+        self.routes = list(routes)
+        self.requests: list[PlanRequest] = []
+
+    def plan(self, request: PlanRequest) -> Route | None:
+        self.requests.append(request)
+        bound = {name for _, name in request.classes}
+        for candidate in self.routes:
+            classes = {hop.numeric_class for hop in candidate.hops}
+            if request.avoid.isdisjoint(candidate.nodes) and (not bound or classes <= bound):
+                return candidate
+        return None
+
+    def why_not(self, request: PlanRequest) -> SwarmError:
+        return NoRoute(MODEL.model_id, (LayerRange(1, 2),), "no reachable node serves 1:2")
+
+
+class Bench:
+    def __init__(self, *routes: Route, prompt: int = 6, max_tokens: int = 3) -> None:
+        self.plans = Plans(*(routes or (route(A, B), route(A, C), route(D, C))))
+        order = Order(MODEL.model_id, tuple(range(10, 10 + prompt)), max_tokens, Sampling(),
+                      frozenset({99}))  # fmt: skip
+        self.session = OriginSession(SESSION, order, MODEL, ME, CONFIG, self.plans)
+        self.now = 100.0
+
+    def sent(self) -> list[tuple[NodeId, Message]]:
+        self.effects = self.session.take_effects()
+        return [(e.peer, e.message) for e in self.effects if isinstance(e, Send)]
+
+    def replies(self) -> list[object]:
+        return [e.event for e in self.effects if isinstance(e, Reply)]
+
+    def opened(self, node: NodeId, kv_length: int = 0, outbox_start: int = 0) -> None:
+        message = Opened(SESSION, self.session.epoch, kv_length, outbox_start)
+        self.session.opened(node, message, self.now)
+
+    def token(self, position: int, token_id: int = 7, node: NodeId = B) -> bool:
+        message = Token(SESSION, self.session.epoch, SampledToken(position, token_id))
+        return self.session.token(node, message, self.now)
+
+    def running(self) -> list[tuple[NodeId, Message]]:
+        self.session.start(self.now)
+        self.sent()
+        assert self.session.route is not None
+        for node in self.session.route.nodes:
+            self.opened(node)
+        return self.sent()
+
+
+def kinds(sent: list[tuple[NodeId, Message]]) -> list[tuple[NodeId, str]]:
+    return [(node, type(message).__name__) for node, message in sent]
+
+
+def test_a_start_opens_every_hop_and_then_feeds_the_first() -> None:
+    bench = Bench()
+    bench.session.start(bench.now)
+    opens = bench.sent()
+    assert kinds(opens) == [(A, "Open"), (B, "Open")]
+    first, last = (m for _, m in opens if isinstance(m, Open))
+    assert (first.previous, first.next, last.previous, last.next) == (ME, B, A, ME)
+    assert (first.position_limit, first.prompt_count) == (9, 6)
+    bench.opened(B)
+    assert bench.sent() == []
+    bench.opened(A)
+    sent = bench.sent()
+    assert kinds(sent) == [(A, "Resume"), (B, "Resume"), (A, "Step"), (A, "Step")]
+    assert [m for _, m in sent if isinstance(m, Resume)] == [
+        Resume(SESSION, Epoch(1), 0, 0),
+        Resume(SESSION, Epoch(1), 0, 5),
+    ]
+    assert [(m.position, m.count) for _, m in sent if isinstance(m, Step)] == [(0, 4), (4, 2)]
+    assert isinstance(bench.replies()[0], Started)
+
+
+def test_each_token_is_given_once_and_fed_back() -> None:
+    bench = Bench()
+    bench.running()
+    assert bench.token(6, 7)
+    assert not bench.token(6, 7)
+    assert not bench.token(8, 7)
+    (fed,) = bench.sent()
+    assert fed[0] == A
+    step = fed[1]
+    assert isinstance(step, Step)
+    assert (step.position, step.count, step.kind) == (6, 1, StepKind.DECODE)
+    assert bytes(step.payload) == struct.pack("<i", 7)
+    assert [type(reply) for reply in bench.replies()] == [Generated]
+
+
+def test_the_end_releases_every_hop() -> None:
+    for last, reason in ((99, "stop"), (7, "length")):
+        bench = Bench(max_tokens=2)
+        bench.running()
+        bench.token(6)
+        bench.sent()
+        bench.token(7, last)
+        sent = bench.sent()
+        assert sent == [(A, Release(SESSION, Epoch(1))), (B, Release(SESSION, Epoch(1)))]
+        end = bench.replies()[-1]
+        assert isinstance(end, Finished)
+        assert end.reason == reason
+        assert bench.session.phase is Phase.DONE
+
+
+def test_a_loss_replays_ids_from_where_the_first_hop_ends_and_never_text() -> None:
+    """The first hop kept its KV and outbox: it resends, and the origin feeds nothing twice."""
+    bench = Bench()
+    bench.running()
+    bench.token(6, 7)
+    bench.sent()
+    bench.session.node_failed(B, FailureCode.LINK_DOWN, "gone", bench.now)
+    assert kinds(bench.sent()) == [(B, "Release"), (A, "Open"), (C, "Open")]
+    assert [type(reply) for reply in bench.replies()] == [Stalled]
+    bench.opened(A, 7, 0)
+    bench.opened(C)
+    sent = bench.sent()
+    assert [m for _, m in sent if isinstance(m, Resume)] == [
+        Resume(SESSION, Epoch(2), 7, 0),
+        Resume(SESSION, Epoch(2), 0, 6),
+    ]
+    assert not any(isinstance(m, Step) for _, m in sent)
+    assert bench.token(7, node=C)
+
+
+def test_a_lost_first_hop_is_fed_all_ids_again_in_the_same_pieces() -> None:
+    bench = Bench(route(A, C), route(D, C))
+    bench.running()
+    bench.token(6, 7, node=C)
+    bench.sent()
+    bench.session.node_failed(A, FailureCode.SILENT, "quiet", bench.now)
+    bench.sent()
+    bench.opened(D)
+    bench.opened(C, 6, 5)
+    steps = [m for _, m in bench.sent() if isinstance(m, Step)]
+    assert [(m.position, m.count, m.kind.name) for m in steps] == [
+        (0, 4, "PREFILL"),
+        (4, 2, "PREFILL"),
+        (6, 1, "DECODE"),
+    ]
+
+
+def test_old_epochs_and_strangers_are_not_heard() -> None:
+    bench = Bench()
+    bench.running()
+    old = Token(SESSION, Epoch(0), SampledToken(6, 7))
+    assert not bench.session.token(B, old, bench.now)
+    assert not bench.token(6, node=A)
+    bench.session.hop_failed(D, HopFailed(SESSION, Epoch(1), A, FailureCode.SILENT, ""), bench.now)
+    assert bench.sent() == []
+    assert bench.session.reroutes == 0
+
+
+def test_a_token_outside_the_vocabulary_costs_its_sender_the_session() -> None:
+    for token_id in (-5, 100, 1 << 40):
+        bench = Bench()
+        bench.running()
+        assert not bench.token(6, token_id)
+        assert (C, "Open") in kinds(bench.sent())
+        assert bench.session.position == 6
+
+
+def test_a_hop_that_claims_what_cannot_be_is_left() -> None:
+    bench = Bench()
+    bench.session.start(bench.now)
+    bench.sent()
+    bench.opened(B, 10**9, 0)
+    assert (C, "Open") in kinds(bench.sent())
+
+
+def test_a_hop_that_loses_its_place_twice_is_left() -> None:
+    bench = Bench()
+    bench.running()
+    bench.session.gap(B, Gap(SESSION, Epoch(1), 4, 0), bench.now)
+    assert kinds(bench.sent()) == [(A, "Open"), (B, "Open")]
+    bench.opened(A)
+    bench.opened(B)
+    bench.sent()
+    bench.session.gap(B, Gap(SESSION, Epoch(2), 4, 0), bench.now)
+    assert (C, "Open") in kinds(bench.sent())
+
+
+def test_reroutes_are_bounded() -> None:
+    bench = Bench()
+    bench.running()
+    for _ in range(CONFIG.reroutes_max):
+        assert bench.session.route is not None
+        lost = bench.session.route.nodes[0]
+        bench.session.node_failed(lost, FailureCode.SILENT, "quiet", bench.now)
+        bench.now += 2.0
+        for node in bench.session.route.nodes:
+            bench.opened(node)
+        bench.sent()
+    bench.session.node_failed(C, FailureCode.SILENT, "quiet", bench.now)
+    bench.session.node_failed(B, FailureCode.SILENT, "quiet", bench.now)
+    bench.sent()
+    end = bench.replies()[-1]
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, RerouteLimitReached)
+
+
+def test_without_cover_it_waits_and_then_names_the_missing_layers() -> None:
+    bench = Bench(route(A, B))
+    bench.running()
+    bench.session.node_failed(B, FailureCode.LINK_DOWN, "gone", bench.now)
+    bench.sent()
+    assert bench.session.phase is Phase.WAITING
+    bench.now += 0.5
+    bench.session.view_changed(bench.now)
+    assert bench.session.phase is Phase.WAITING
+    bench.plans.routes = []
+    bench.now += CONFIG.cover_wait_s
+    bench.session.tick(bench.now)
+    bench.sent()
+    end = bench.replies()[-1]
+    assert isinstance(end, Failed)
+    assert "1:2" in str(end.error)
+
+
+def test_cover_that_returns_is_used_at_once() -> None:
+    bench = Bench(route(A, B))
+    bench.running()
+    bench.session.node_failed(B, FailureCode.LINK_DOWN, "gone", bench.now)
+    bench.plans.routes = [route(A, C)]
+    bench.session.view_changed(bench.now + 0.1)
+    assert (C, "Open") in kinds(bench.sent())
+
+
+def test_a_full_swarm_is_said_before_any_token() -> None:
+    bench = Bench(route(A, B))
+    bench.session.start(bench.now)
+    bench.sent()
+    refusal = Refused(SESSION, Epoch(1), RefusalCode.KV_EXHAUSTED, "no room")
+    bench.session.refused(B, refusal, bench.now)
+    bench.sent()
+    end = bench.replies()[-1]
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, KvExhausted)
+
+
+def test_a_hop_that_does_not_answer_is_passed_over() -> None:
+    bench = Bench()
+    bench.session.start(bench.now)
+    bench.sent()
+    bench.opened(A)
+    bench.now += CONFIG.open_timeout_s
+    bench.session.tick(bench.now)
+    assert (C, "Open") in kinds(bench.sent())
+
+
+def test_another_class_is_used_only_when_no_other_is_left_and_is_said() -> None:
+    bench = Bench(route(A, B), route(A, C, classes="cx"))
+    bench.running()
+    bench.session.node_failed(B, FailureCode.LINK_DOWN, "gone", bench.now)
+    bench.sent()
+    bench.opened(A)
+    bench.opened(C)
+    bench.sent()
+    assert not bench.session.stats().exact
+
+
+def test_a_leaving_hop_is_kept_when_nobody_can_take_its_place() -> None:
+    bench = Bench(route(A, B))
+    bench.running()
+    leaving = HopFailed(SESSION, Epoch(1), B, FailureCode.LEAVING, "leaving")
+    bench.session.hop_failed(B, leaving, bench.now)
+    assert bench.sent() == []
+    assert bench.token(6)
+
+
+def test_a_soft_alarm_reserves_once_and_lets_go() -> None:
+    bench = Bench()
+    bench.running()
+    bench.session.suspect(B, bench.now)
+    bench.session.suspect(B, bench.now)
+    assert kinds(bench.sent()) == [(C, "Open")]
+    assert bench.session.deadline is not None
+    bench.session.tick(bench.session.deadline)
+    assert bench.sent() == [(C, Release(SESSION, Epoch(2)))]
+
+
+def test_credits_open_the_window() -> None:
+    bench = Bench(prompt=40)
+    steps = [m for _, m in bench.running() if isinstance(m, Step)]
+    assert len(steps) == CONFIG.credit_steps
+    bench.session.credit(A, Credit(SESSION, Epoch(1), 8), bench.now)
+    assert len(bench.sent()) == 2
+    bench.session.credit(B, Credit(SESSION, Epoch(1), 12), bench.now)
+    assert bench.sent() == []
+
+
+def test_cancel_releases_and_nothing_follows() -> None:
+    bench = Bench()
+    bench.running()
+    bench.session.cancel()
+    bench.session.cancel()
+    assert kinds(bench.sent()) == [(A, "Release"), (B, "Release")]
+    assert not bench.token(6)
+    assert bench.sent() == []
+
+
+def test_an_empty_order_is_our_own_mistake() -> None:
+    with pytest.raises(LocalProtocolError):
+        Bench(prompt=0)
