@@ -1,12 +1,18 @@
 """The shards of this node: from a checkpoint's path to announced layers, through worker crashes.
 
-    INSPECTING ──► SETTLING ──► INTENDING ──► LOADING ──► SERVING
-                      ▲            │ overlap      │            │
-                      └────────────┘              └── FAILED   └── worker lost: INSPECTING again
+    INSPECTING ──► SETTLING ──► INTENDING ──► LOADING ──► LOADED ──► SERVING
+                                  ▲   │          │                      │
+                                  └───┘          └── FAILED             └── worker lost: INSPECTING
+                            chooses again
 
 A node that may choose its layers first listens for a while (SETTLING), then publishes what it
-intends to serve and waits for others who intend the same (INTENDING); the smaller NodeId keeps
-its place.
+intends to serve (INTENDING). From then on the smaller NodeId goes first: a node chooses again by
+what others serve, load, or intend with a smaller id, and loads once nobody of a smaller id only
+intends. So nodes that join at once choose one after the other, each knowing what those before it
+took, and together they cover whatever their memory can hold.
+
+What is LOADED is served once nothing else waits for the same worker: a load keeps the worker from
+all runs for seconds, and sessions would take that for a hop that is stuck.
 """
 
 from __future__ import annotations
@@ -68,8 +74,19 @@ class Stage(Enum):
     SETTLING = "settling"
     INTENDING = "intending"
     LOADING = "loading"
+    LOADED = "loaded"
     SERVING = "serving"
     FAILED = "failed"
+
+
+_ANNOUNCED = {
+    Stage.INTENDING: ShardState.INTENDED,
+    Stage.LOADING: ShardState.LOADING,
+    Stage.LOADED: ShardState.LOADING,
+    Stage.SERVING: ShardState.SERVING,
+}
+_UNDECIDED = (Stage.INSPECTING, Stage.SETTLING)
+_DONE = (Stage.LOADED, Stage.SERVING, Stage.FAILED)
 
 
 @dataclass(slots=True)
@@ -81,6 +98,15 @@ class _Hosted:
     loaded: Loaded | None = None
     speed: ShardSpeed | None = None
     deadline: float | None = None
+    turns: int = 0
+    """Times that nodes of smaller id were let go first."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the layers chosen or loaded."""
+        if self.inspected is None or self.layers is None or self.stage is Stage.FAILED:
+            return 0
+        return _weight_bytes(self.inspected, self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +135,7 @@ class Hosting:
         self._config = config
         self._cache_dir = cache_dir
         self._budget = budget
-        self._hosted = [_Hosted(wish) for wish in wishes]
+        self._hosted = [_Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
         self._restart_at: float | None = None
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
@@ -132,11 +158,10 @@ class Hosting:
 
     def shards(self) -> tuple[ShardInfo, ...]:
         """As announced: intentions too."""
-        announced = (Stage.INTENDING, Stage.LOADING, Stage.SERVING)
         return tuple(
             self._info(h, h.inspected, h.layers)
             for h in self._hosted
-            if h.stage in announced and h.inspected is not None and h.layers is not None
+            if h.stage in _ANNOUNCED and h.inspected is not None and h.layers is not None
         )
 
     def speeds(self, kv_free_bytes: int) -> tuple[ShardSpeed, ...]:
@@ -157,11 +182,7 @@ class Hosting:
     @property
     def kv_capacity_bytes(self) -> int:
         """What the owner's allowance leaves beside the weights that are loaded or chosen."""
-        weights = sum(
-            self._weight_bytes(h.inspected, h.layers)
-            for h in self._hosted
-            if h.inspected is not None and h.layers is not None and h.stage is not Stage.FAILED
-        )
+        weights = sum(h.weight_bytes for h in self._hosted)
         return max(0, self._budget.weights + self._budget.kv - weights)
 
     def next_deadline(self) -> float | None:
@@ -217,9 +238,9 @@ class Hosting:
                 continue
             others = rivals.get(h.inspected.spec.model_id, [])
             if h.stage is Stage.SETTLING:
-                self._choose(h, h.inspected, others, now)
+                self._intend(h, h.inspected, others, now)
             elif h.stage is Stage.INTENDING:
-                self._load_or_yield(h, h.inspected, others, now)
+                self._go_or_wait(h, h.inspected, others, now)
 
     # ------------------------------------------------------------ steps
 
@@ -233,6 +254,10 @@ class Hosting:
     def _inspected(self, message: Inspected, now: float) -> None:
         h = next((h for h in self._hosted if h.wish.path == message.path), None)
         if h is None or h.stage is not Stage.INSPECTING:
+            return
+        same = self._of_model(message.spec.model_id)
+        if same is not None and same is not h:
+            self._give_up(h, f"it is the same model as {same.wish.path}")
             return
         h.inspected = message
         if message.memory_bytes:
@@ -250,42 +275,64 @@ class Hosting:
         if layers.stop > count:
             self._give_up(h, f"layers {layers} asked for, but the model has layers 0:{count}")
             return
-        needed = self._weight_bytes(inspected, layers)
-        room = self._budget.weights + self._budget.kv
+        needed = _weight_bytes(inspected, layers)
+        room = self._budget.weights + self._budget.kv - self._taken_by_others(h)
         if needed > room:
             self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
-                             f"{room >> 20} MiB are allowed")  # fmt: skip
+                             f"{max(0, room) >> 20} MiB are left of what is allowed")  # fmt: skip
             return
         h.layers = layers
         self._load(h, inspected, layers)
 
-    def _choose(
+    def _intend(
         self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
     ) -> None:
-        fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
-        fit = layers_that_fit(self._budget.weights, inspected.layer_weight_bytes, fixed)
-        served = [Served(rival.layers, rival.decode_s_per_layer) for rival in others]
-        layers = choose_layers(inspected.spec.layer_count, fit, served)
+        """Choose (again), and publish it."""
+        layers = self._best(h, inspected, others)
         if layers is None:
-            self._give_up(h, f"not one layer fits into {self._budget.weights >> 20} MiB")
+            room = max(0, self._budget.weights - self._taken_by_others(h))
+            self._give_up(h, f"not one layer fits into {room >> 20} MiB")
             return
-        h.layers, h.stage = layers, Stage.INTENDING
-        h.deadline = now + self._config.intention_s
-        self.changed = True
-        self._tell("shard.intended", Level.INFO, model=inspected.spec.name, layers=str(layers))
+        h.stage, h.deadline = Stage.INTENDING, now + self._config.intention_s
+        if layers != h.layers:
+            h.layers, self.changed = layers, True
+            self._tell("shard.intended", Level.INFO, model=inspected.spec.name, layers=str(layers))
 
-    def _load_or_yield(
+    def _go_or_wait(
         self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
     ) -> None:
-        assert h.layers is not None
-        taken = any(
-            rival.state is ShardState.LOADING and rival.node < self._me and rival.layers == h.layers
-            for rival in others
+        self._intend(h, inspected, others, now)
+        if h.stage is not Stage.INTENDING or h.layers is None:
+            return
+        others_first = any(
+            rival.state is ShardState.INTENDED and rival.node < self._me for rival in others
         )
-        if taken:
-            self._choose(h, inspected, others, now)
+        if others_first and h.turns < self._config.intention_turns_max:
+            h.turns += 1
         else:
             self._load(h, inspected, h.layers)
+
+    def _best(self, h: _Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
+        """The choice by what is settled: all but the intentions of larger ids."""
+        settled = [
+            Served(rival.layers, rival.decode_s_per_layer)
+            for rival in others
+            if rival.state is not ShardState.INTENDED or rival.node < self._me
+        ]
+        return choose_layers(inspected.spec.layer_count, self._fit_count(h, inspected), settled)
+
+    def _fit_count(self, h: _Hosted, inspected: Inspected) -> int:
+        """Layers of a model that fit beside the others hosted here.
+
+        Those that have yet to choose get an equal share, unless that is not even one layer.
+        """
+        room = self._budget.weights - self._taken_by_others(h)
+        undecided = sum(
+            o is not h and o.layers is None and o.stage in _UNDECIDED for o in self._hosted
+        )
+        fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
+        share = layers_that_fit(room // (1 + undecided), inspected.layer_weight_bytes, fixed)
+        return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
 
     def _load(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> None:
         h.stage, h.deadline = Stage.LOADING, None
@@ -299,13 +346,22 @@ class Hosting:
         h = self._of_model(message.model_id)
         if h is None or h.stage is not Stage.LOADING or h.layers != message.layers:
             return
-        h.stage, h.loaded, h.speed = Stage.SERVING, message, message.speed
+        h.stage, h.loaded, h.speed = Stage.LOADED, message, message.speed
         self.device = message.device
         self._restart_pause_s = self._config.restart_min_s
         self.changed = True
-        assert h.inspected is not None
-        self._tell("shard.serving", Level.INFO, model=h.inspected.spec.name,
-                   layers=str(message.layers), numeric_class=message.numeric_class)  # fmt: skip
+        self._serve_when_quiet()
+
+    def _serve_when_quiet(self) -> None:
+        """What is loaded is served as soon as nothing more is to be loaded."""
+        if any(h.stage not in _DONE for h in self._hosted):
+            return
+        for h in self._hosted:
+            if h.stage is Stage.LOADED and h.loaded is not None:
+                h.stage = Stage.SERVING
+                self._tell("shard.serving", Level.INFO, model=h.wish.name,
+                           layers=str(h.loaded.layers),
+                           numeric_class=h.loaded.numeric_class)  # fmt: skip
 
     def _failed(self, message: WorkerFailed) -> None:
         h = next((h for h in self._hosted if h.wish.path == message.path), None)
@@ -316,10 +372,11 @@ class Hosting:
         h.stage, h.deadline = Stage.FAILED, None
         self.changed = True
         self._tell("shard.failed", Level.ERROR, model=h.wish.name, reason=why)
+        self._serve_when_quiet()
 
     def _measured(self, message: SpeedReport) -> None:
         h = self._of_model(message.speed.model_id)
-        if h is not None and h.stage is Stage.SERVING:
+        if h is not None and h.stage in (Stage.LOADED, Stage.SERVING):
             h.speed = message.speed
 
     # ------------------------------------------------------------ small parts
@@ -330,29 +387,33 @@ class Hosting:
             None,
         )
 
-    def _weight_bytes(self, inspected: Inspected, layers: LayerRange) -> int:
-        total = len(layers) * inspected.layer_weight_bytes
-        if layers.start == 0:
-            total += inspected.embed_weight_bytes
-        if layers.stop == inspected.spec.layer_count:
-            total += inspected.head_weight_bytes
-        return total
+    def _taken_by_others(self, h: _Hosted) -> int:
+        """Bytes of weights of the other models hosted here."""
+        return sum(other.weight_bytes for other in self._hosted if other is not h)
 
     def _info(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
         loaded = h.loaded if h.stage is Stage.SERVING else None
         spec = inspected.spec
-        room = self._budget.weights + self._budget.kv - self._weight_bytes(inspected, layers)
         return ShardInfo(
             model_id=spec.model_id,
             layers=layers,
             embed=layers.start == 0,
             head=layers.stop == spec.layer_count,
             numeric_class=loaded.numeric_class if loaded else NumericClass(""),
-            state=ShardState.SERVING if loaded else ShardState.LOADING,
+            state=_ANNOUNCED[h.stage],
             kv_bytes_per_token_layer=inspected.kv_bytes_per_token_layer,
-            kv_capacity_bytes=max(0, room),
+            kv_capacity_bytes=self.kv_capacity_bytes,
             row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
         )
 
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
+
+
+def _weight_bytes(inspected: Inspected, layers: LayerRange) -> int:
+    total = len(layers) * inspected.layer_weight_bytes
+    if layers.start == 0:
+        total += inspected.embed_weight_bytes
+    if layers.stop == inspected.spec.layer_count:
+        total += inspected.head_weight_bytes
+    return total

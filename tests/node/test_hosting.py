@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from swarm.config import MIB, ShardConfig
 from swarm.effects import StartWorker, Tell, ToWorker
 from swarm.hosting import Budget, Hosting, Rival, Wish
@@ -99,32 +105,163 @@ def test_a_choosing_node_listens_then_intends_then_loads() -> None:
     others = {SPEC.model_id: [Rival(NodeId("z"), LayerRange(0, 6), ShardState.SERVING, 0.001)]}
     made.tick(others, 12.0)
     (shard,) = made.shards()
-    assert (shard.layers, shard.state) == (LayerRange(6, 12), ShardState.LOADING)
+    assert (shard.layers, shard.state) == (LayerRange(6, 12), ShardState.INTENDED)
     assert to_worker(made) == []
     made.tick(others, 12.6)
     assert to_worker(made) == [Load("/models/model", SPEC.model_id, LayerRange(6, 12), False, True)]
 
 
-def test_two_that_intend_the_same_do_not_both_load_it() -> None:
-    made = hosting(memory=60 * MIB)
+def intending(memory: int = 60 * MIB) -> tuple[Hosting, LayerRange]:
+    """A node that has just published its intention, at 2.0 s."""
+    made = hosting(memory=memory)
     made.worker_message(inspected(), 0.0)
     made.tick({}, 2.0)
-    mine = made.shards()[0].layers
-    rival = Rival(NodeId("a"), mine, ShardState.LOADING, 0.001)
-    to_worker(made)
-    made.tick({SPEC.model_id: [rival]}, 2.6)
+    made.take_effects()
+    return made, made.shards()[0].layers
+
+
+def intended(name: str, layers: LayerRange) -> Rival:
+    return Rival(NodeId(name), layers, ShardState.INTENDED, 0.001)
+
+
+def test_the_larger_id_lets_the_smaller_go_first_and_chooses_again() -> None:
+    made, mine = intending()
+    made.tick({SPEC.model_id: [intended("a", mine)]}, 2.6)
     assert to_worker(made) == []
     assert not made.shards()[0].layers.overlaps(mine)
+    loading = Rival(NodeId("a"), LayerRange(0, 8), ShardState.LOADING, 0.001)
+    made.tick({SPEC.model_id: [loading]}, 3.2)
+    (load,) = to_worker(made)
+    assert isinstance(load, Load) and load.layers == LayerRange(8, 11)
 
 
 def test_the_smaller_id_keeps_its_place() -> None:
-    made = hosting(memory=60 * MIB)
-    made.worker_message(inspected(), 0.0)
-    made.tick({}, 2.0)
-    mine = made.shards()[0].layers
-    made.take_effects()
-    made.tick({SPEC.model_id: [Rival(NodeId("z"), mine, ShardState.LOADING, 0.001)]}, 2.6)
+    made, mine = intending()
+    made.tick({SPEC.model_id: [intended("z", mine)]}, 2.6)
     assert isinstance(to_worker(made)[0], Load)
+
+
+def test_a_load_of_a_larger_id_is_not_taken_back() -> None:
+    made, mine = intending()
+    made.tick({SPEC.model_id: [Rival(NodeId("z"), mine, ShardState.LOADING, 0.001)]}, 2.6)
+    (load,) = to_worker(made)
+    assert isinstance(load, Load) and not load.layers.overlaps(mine)
+
+
+def test_ranges_that_overlap_in_part_are_chosen_again_too() -> None:
+    """0:3 and 0:8 are not equal, and yet 8:12 would stay open."""
+    made, mine = intending(memory=60 * MIB)
+    made.tick({SPEC.model_id: [intended("a", LayerRange(0, 8))]}, 2.6)
+    assert mine == LayerRange(0, 3)
+    assert made.shards()[0].layers == LayerRange(8, 11)
+
+
+def test_nobody_is_waited_for_without_end() -> None:
+    made, mine = intending()
+    now, turns = 2.0, 0
+    while not (sent := to_worker(made)):
+        now, turns = now + 0.6, turns + 1
+        made.tick({SPEC.model_id: [intended("a", mine)]}, now)
+    assert isinstance(sent[0], Load)
+    assert turns == CONFIG.intention_turns_max + 1
+
+
+# ---------------------------------------------------------------- many that join at once
+
+
+@dataclass(frozen=True)
+class Joiner:
+    starts_at: float
+    width: int
+    load_s: float
+
+
+class Town:
+    """Nodes that hear of each other's shards after a delay, and of nothing else."""
+
+    def __init__(self, joiners: list[Joiner], ids: list[int], delays: list[float]) -> None:
+        self.nodes = [
+            Hosting(
+                NodeId(f"{number:03}"),
+                [Wish("/models/model", "model", None)],
+                Budget(10 * MIB + joiner.width * LAYER, 0),
+                CONFIG,
+                "/cache",
+            )
+            for number, joiner in zip(ids, joiners, strict=True)
+        ]
+        self.ids = [NodeId(f"{number:03}") for number in ids]
+        self.joiners = joiners
+        self.delays = delays
+        self.heard: list[dict[int, list[Rival]]] = [{} for _ in joiners]
+        self.loaded: dict[int, LayerRange] = {}
+        self.count = 0
+        self.heap: list[tuple[float, int, str, int, object]] = []
+
+    def push(self, at: float, what: str, node: int, fact: object = None) -> None:
+        heappush(self.heap, (at, self.count, what, node, fact))
+        self.count += 1
+
+    def run(self) -> None:
+        for node, joiner in enumerate(self.joiners):
+            self.nodes[node].start()
+            self.push(joiner.starts_at, "inspected", node)
+        while self.heap:
+            now, _, what, node, fact = heappop(self.heap)
+            if what == "heard":
+                author, shards = fact  # type: ignore[misc]
+                self.heard[node][author] = shards
+                continue
+            if what == "inspected":
+                self.nodes[node].worker_message(inspected(), now)
+            elif what == "loaded":
+                assert isinstance(fact, LayerRange)
+                self.nodes[node].worker_message(loaded(fact), now)
+                self.loaded[node] = fact
+            else:
+                rivals = [rival for told in self.heard[node].values() for rival in told]
+                self.nodes[node].tick({SPEC.model_id: rivals}, now)
+            self.after(node, now)
+
+    def after(self, node: int, now: float) -> None:
+        """Carry out what the node ordered, spread what it announces, and arm its timer."""
+        made = self.nodes[node]
+        for message in to_worker(made):
+            if isinstance(message, Load):
+                self.push(now + self.joiners[node].load_s, "loaded", node, message.layers)
+        if made.changed:
+            made.changed = False
+            told = [Rival(self.ids[node], s.layers, s.state, 0.001) for s in made.shards()]
+            for other in range(len(self.nodes)):
+                if other != node:
+                    delay = self.delays[(node * len(self.nodes) + other) % len(self.delays)]
+                    self.push(now + delay, "heard", other, (node, told))
+        if (deadline := made.next_deadline()) is not None:
+            self.push(deadline, "tick", node)
+
+
+@st.composite
+def towns(draw: st.DrawFn) -> Town:
+    """2 to 6 nodes within seconds of each other, whose memory suffices, if only just."""
+    count = draw(st.integers(2, 6))
+    widths = draw(st.lists(st.integers(1, 12), min_size=count, max_size=count))
+    if (lacking := SPEC.layer_count - sum(widths)) > 0:
+        widths[draw(st.integers(0, count - 1))] += lacking
+    joiners = [
+        Joiner(draw(st.floats(0.0, 4.0)), width, draw(st.floats(0.0, 5.0))) for width in widths
+    ]
+    ids = draw(st.permutations(range(count)))
+    delays = draw(st.lists(st.floats(0.001, 0.2), min_size=1, max_size=count * count))
+    return Town(joiners, ids, delays)
+
+
+@settings(max_examples=300, deadline=None)
+@given(towns())
+def test_whoever_joins_at_once_covers_the_model_together(town: Town) -> None:
+    town.run()
+    assert len(town.loaded) == len(town.nodes)
+    assert {layer for layers in town.loaded.values() for layer in range(layers.start, layers.stop)
+            } == set(range(SPEC.layer_count))  # fmt: skip
 
 
 def test_a_lost_worker_is_restarted_later_and_later_and_serves_the_same_again() -> None:
@@ -162,3 +299,86 @@ def test_speeds_follow_the_worker() -> None:
     faster = ShardSpeed(SPEC.model_id, 0.0005, 0.002, 0.0001, 0.003, 0.01, 0)
     made.worker_message(SpeedReport(faster, 0, 1), 1.0)
     assert made.speeds(0)[0].decode_s_per_layer == 0.0005
+
+
+# ---------------------------------------------------------------- two models
+
+
+OTHER = replace(SPEC, model_id=ModelId("n"), name="other")
+
+
+def two(layers: LayerRange | None, memory: int) -> Hosting:
+    wishes = [Wish("/models/model", "model", layers), Wish("/models/other", "other", layers)]
+    made = Hosting(NodeId("me"), wishes, Budget.of(memory, CONFIG), CONFIG, "/cache")
+    made.start()
+    return made
+
+
+def inspected_other() -> Inspected:
+    return replace(inspected(), spec=OTHER, path="/models/other")
+
+
+def test_fixed_layers_of_two_models_share_the_memory() -> None:
+    made = two(LayerRange(4, 10), 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.take_effects()
+    made.worker_message(inspected_other(), 0.0)
+    (said,) = [e.note for e in made.take_effects() if isinstance(e, Tell)]
+    assert said.event == "shard.failed" and "40 MiB are left" in str(said.get("reason"))
+    assert [shard.model_id for shard in made.shards()] == [SPEC.model_id]
+    assert made.kv_capacity_bytes == made.shards()[0].kv_capacity_bytes == 40 * MIB
+
+
+def test_two_models_that_choose_share_the_memory() -> None:
+    made = two(None, 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(inspected_other(), 0.0)
+    made.tick({}, 2.0)
+    first, second = made.shards()
+    assert (len(first.layers), len(second.layers)) == (2, 3)
+    weights = 5 * LAYER + 2 * 5 * MIB  # each holds layer 0, so its embedding
+    assert made.kv_capacity_bytes == first.kv_capacity_bytes == 100 * MIB - weights
+    made.tick({}, 2.6)
+    assert [type(message) for message in to_worker(made)][-2:] == [Load, Load]
+    assert sum(len(shard.layers) for shard in made.shards()) == 5
+
+
+def test_no_room_for_a_second_model_is_said() -> None:
+    made = two(None, 30 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(inspected_other(), 0.0)
+    made.take_effects()
+    made.tick({}, 2.0)
+    said = [e.note for e in made.take_effects() if isinstance(e, Tell)]
+    assert [note.event for note in said] == ["shard.intended", "shard.failed"]
+    assert [shard.model_id for shard in made.shards()] == [SPEC.model_id]
+
+
+def test_nothing_is_served_while_the_worker_has_still_to_load() -> None:
+    made = two(LayerRange(4, 6), 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(inspected_other(), 0.0)
+    made.worker_message(loaded(LayerRange(4, 6)), 1.0)
+    assert {shard.state for shard in made.shards()} == {ShardState.LOADING}
+    assert made.speeds(0) == ()
+    made.worker_message(replace(loaded(LayerRange(4, 6)), model_id=OTHER.model_id), 2.0)
+    assert {shard.state for shard in made.shards()} == {ShardState.SERVING}
+    told = [e.note.event for e in made.take_effects() if isinstance(e, Tell)]
+    assert told.count("shard.serving") == 2
+
+
+def test_a_second_model_that_fails_does_not_hold_up_the_first() -> None:
+    made = two(LayerRange(4, 6), 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(loaded(LayerRange(4, 6)), 1.0)
+    assert made.shards()[0].state is ShardState.LOADING
+    made.worker_message(WorkerFailed("/models/other", "it is cut short"), 1.0)
+    assert made.shards()[0].state is ShardState.SERVING
+
+
+def test_the_same_model_twice_is_served_once() -> None:
+    made = two(LayerRange(4, 6), 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(replace(inspected(), path="/models/other"), 0.0)
+    made.worker_message(loaded(LayerRange(4, 6)), 1.0)
+    assert [shard.state for shard in made.shards()] == [ShardState.SERVING]
