@@ -113,13 +113,21 @@ class RoutingConfig:
     outbox_bytes_max: int = 512 * MIB
     """Rows kept per node for resending, over all sessions; the oldest session loses its rows."""
     credit_steps: int = 4
-    """Prefill chunks in flight between two hops of one session."""
+    """Prefill chunks in flight between two hops of one session. The same on every node: a hop
+    takes a feeder that has far more in flight for one that broke the rules."""
     link_inflight_bytes_max: int = 32 * MIB
     """Rows in flight on one link, over all sessions."""
     prefill_chunk_tokens: int = 256
     """Rows of one prefill step; exact rebuilding needs the same value on every node."""
     sessions_max: int = 256
-    hop_sessions_max: int = 256
+    hop_sessions_max: int = 512
+    hop_sessions_per_origin_max: int = 256
+    """Of `hop_sessions_max`, so that no origin can take all; not below another's `sessions_max`."""
+    positions_max: int = 1 << 24
+    """Positions of one session that a hop reserves KV for; no model known has a longer context."""
+    opened_max_s: float = 30.0
+    """A hop frees a session that was opened and not resumed for this long. Above `cover_wait_s`:
+    an origin that waits for lost layers keeps what it opened."""
     unknown_rtt_s: float = 0.005
     unknown_goodput_bytes_s: float = 12.5e6
     """Estimates for a pair of nodes that nobody has measured."""

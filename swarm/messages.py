@@ -298,6 +298,8 @@ class Credit(Message):
     session: SessionId
     epoch: Epoch
     kv_length: int
+    origin: NodeId = NodeId("")
+    """Whose session it is; empty where the receiver is the origin (so too in `Gap` and `Step`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,13 +337,17 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True)
 class Gap(Message):
-    """Hop to origin: a step began at `position` but only `kv_length` positions are held."""
+    """Rows from `position` on were sent or asked for; only `kv_length` positions are held here.
+
+    To the origin, which then opens again; also to a feeder whose session is not known here.
+    """
 
     NUMBER: ClassVar[int] = 38
     session: SessionId
     epoch: Epoch
     position: int
     kv_length: int
+    origin: NodeId = NodeId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +379,8 @@ class Step(Message):
     kind: StepKind
     row_type: RowType
     payload: bytes | memoryview = b""
+    origin: NodeId = NodeId("")
+    """Ids of sessions are unique per origin only; empty where the sender is the origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +462,8 @@ def decode(
 def _with_payload(message: Message, payload: memoryview) -> Message:
     if not hasattr(message, "payload"):
         raise RemoteProtocolError(f"{type(message).__name__} carries no payload")
+    if len(payload) > PAYLOAD_LIMIT:
+        raise RemoteProtocolError(f"{type(message).__name__} payload of {len(payload)} bytes")
     target: Any = message
     object.__setattr__(target, "payload", bytes(payload))
     return message

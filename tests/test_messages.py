@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgpack
@@ -94,6 +94,19 @@ def test_an_oversized_payload_is_our_own_mistake() -> None:
     with pytest.raises(LocalProtocolError):
         encode(Step(SESSION, Epoch(1), 0, 1, StepKind.PREFILL, RowType.IDS,
                     bytes(PAYLOAD_LIMIT + 1)))  # fmt: skip
+
+
+def test_an_oversized_payload_of_a_peer_is_refused() -> None:
+    data = frame(replace(STEP, payload=bytes(PAYLOAD_LIMIT)))
+    assert decode(data, PEER_MESSAGES, Lane.DATA) is not None
+    with pytest.raises(RemoteProtocolError, match="payload of"):
+        decode(data + b"x", PEER_MESSAGES, Lane.DATA)
+
+
+def test_an_older_peer_names_no_origin() -> None:
+    head = msgpack.packb([SESSION, 1, 5, 2, StepKind.DECODE.value, RowType.FLOAT32.value])
+    data = bytes([Step.NUMBER]) + len(head).to_bytes(2, "big") + head + b"12345678"
+    assert decode(data, PEER_MESSAGES, Lane.DATA) == STEP
 
 
 @given(st.binary(max_size=300))

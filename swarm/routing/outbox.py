@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from swarm.errors import LocalProtocolError
 from swarm.messages import RowType, Step, StepKind
-from swarm.terms import Epoch, SessionId
+from swarm.terms import Epoch, NodeId, SessionId
 
 DECODE_BUNDLE = 16
 """Generated rows in one step of a rebuild: enough to amortise, few enough to overlap."""
+NO_ORIGIN = NodeId("")
+"""In a message whose sender, or receiver, is the session's origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def decode_row(position: int, token_id: int) -> Rows:
     return Rows(position, 1, StepKind.DECODE, RowType.IDS, struct.pack("<i", token_id))
 
 
-def step_of(session: SessionId, epoch: Epoch, rows: Rows) -> Step:
+def step_of(session: SessionId, epoch: Epoch, rows: Rows, origin: NodeId = NO_ORIGIN) -> Step:
+    """`origin`: of the session, where the sender is not the origin itself."""
     return Step(
         session=session,
         epoch=epoch,
@@ -70,6 +73,7 @@ def step_of(session: SessionId, epoch: Epoch, rows: Rows) -> Step:
         kind=rows.kind,
         row_type=rows.row_type,
         payload=rows.payload,
+        origin=origin,
     )
 
 

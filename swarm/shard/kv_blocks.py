@@ -43,12 +43,13 @@ class KvLedger:
     def reserve(self, session: SessionId, byte_count: int) -> None:
         """Set a session's reservation, replacing the one it may have.
 
-        Raises KvExhausted, and changes nothing, when it does not fit.
+        Raises KvExhausted, and changes nothing, when it does not fit. What does not grow fits,
+        even where the capacity has shrunk meanwhile.
         """
         if byte_count < 0:
             raise ValueError(f"reservation of {byte_count} bytes")
         growth = byte_count - self.held(session)
-        if growth > self.free_bytes:
+        if growth > max(0, self.free_bytes):
             raise KvExhausted(
                 f"the session needs {byte_count} bytes of KV, {self.free_bytes} are free"
             )

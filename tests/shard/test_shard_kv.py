@@ -50,6 +50,9 @@ def test_a_smaller_capacity_keeps_what_is_reserved() -> None:
     assert ledger.held(A) == 60
     with pytest.raises(KvExhausted):
         ledger.reserve(B, 1)
+    ledger.reserve(A, 60)
+    ledger.reserve(A, 55)
+    assert ledger.free_bytes == -5
 
 
 def test_nonsense_is_our_own_mistake() -> None:
