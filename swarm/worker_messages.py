@@ -20,6 +20,14 @@ from swarm.terms import (
     ShardSpeed,
 )
 
+TOP_LOGPROBS_MAX = 20
+"""Alternatives of one token: as many as OpenAI's API allows to ask for."""
+SAMPLED_ROWS_MAX = 128
+"""Tokens in one `Ran`; with all their alternatives they stay below 64 KiB. Honest steps sample one
+row, or a small bundle in a rebuild."""
+RUN_ROWS_MAX = 4096
+"""Rows of one `Run`: many times an honest chunk, and little enough to be computed at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inspect(Message):

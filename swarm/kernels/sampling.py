@@ -50,6 +50,8 @@ def _choose(plain: torch.Tensor, sampling: Sampling, position: int) -> int:
     if sampling.temperature == 0.0:
         return int(plain.argmax())
     scaled = plain / sampling.temperature
+    if not bool(torch.isfinite(scaled).all()):  # so cold that the division overflows
+        return int(plain.argmax())
     if sampling.top_k > 0:
         candidates = _ranked(scaled, min(sampling.top_k, len(scaled)))
     else:
@@ -71,7 +73,7 @@ def _nucleus(weights: torch.Tensor, top_p: float) -> torch.Tensor:
     while True:
         order = _ranked(weights, min(count, len(weights)))
         sums = weights[order].cumsum(0)
-        if float(sums[-1]) >= top_p or len(order) == len(weights):
+        if float(sums[-1]) >= top_p or count >= len(weights):
             return order[: int((sums < top_p).sum()) + 1]
         count *= 8
 

@@ -17,6 +17,7 @@ import torch
 from swarm.errors import CapacityError, ShardError
 from swarm.kernels.sampling import sample
 from swarm.messages import (
+    PAYLOAD_LIMIT,
     Begin,
     End,
     FailureCode,
@@ -34,9 +35,12 @@ from swarm.shard.scheduler import Scheduler, Slice
 from swarm.shard.speed import SpeedTracker, StepTime, sampled_rows
 from swarm.shard.stage import ELEMENT_TYPES, Stage
 from swarm.terms import ModelId, SampledToken, SessionId
+from swarm.worker_messages import RUN_ROWS_MAX, SAMPLED_ROWS_MAX, TOP_LOGPROBS_MAX
 
 STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticError, ShardError)
 """What a forward pass may raise for one session without harm to the process."""
+DETAIL_CHARACTERS = 500
+"""Of an error's text: messages have a limit, and people too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Engine:
         self._model_id = model_id
         self._tracker = tracker
         self._limits = limits
+        self._kv_capacity_bytes = limits.kv_capacity_bytes
         self._clock = clock
         self._scheduler = Scheduler(limits.queue_max)
         self._sessions: dict[SessionId, _Session] = {}
@@ -92,6 +97,10 @@ class Engine:
     @property
     def kv_used_bytes(self) -> int:
         return sum(session.reserved_bytes for session in self._sessions.values())
+
+    def resize_kv(self, capacity_bytes: int) -> None:
+        """Another shard came or went beside this one."""
+        self._kv_capacity_bytes = capacity_bytes
 
     def handle(self, message: Begin | Run | End) -> list[Message]:
         """Take one order of the daemon in; the answer is empty unless it cannot be followed."""
@@ -123,11 +132,15 @@ class Engine:
 
     def report(self) -> list[Message]:
         """A speed report when one is due."""
-        free = max(0, self._limits.kv_capacity_bytes - self.kv_used_bytes)
+        free = max(0, self._kv_capacity_bytes - self.kv_used_bytes)
         speed = self._tracker.speed(self._queue_s(), free)
         if not self._tracker.due(speed, self._clock()):
             return []
         return [SpeedReport(speed, self.kv_used_bytes, len(self._sessions))]
+
+    def fail(self, key: SessionId, detail: str) -> RunFailed:
+        """The session, which is known here, cannot go on."""
+        return self._fail(key, FailureCode.STEP_FAILED, detail)
 
     def close(self, reason: str) -> list[Message]:
         """Fail every session that still lives, before another shard takes this one's place."""
@@ -145,16 +158,29 @@ class Engine:
         part = Part(begin.layers, begin.embed, begin.head)
         session = _Session(begin, None, 0)
         self._sessions[begin.session] = session
-        if begin.model_id != self._model_id:
-            detail = "this worker holds another model"
-            return [self._fail(begin.session, FailureCode.STEP_FAILED, detail)]
+        problem = self._begin_problem(begin)
+        if problem is not None:
+            return [self.fail(begin.session, problem)]
         try:
             session.cache = self.stage.new_cache(part, begin.position_limit)
-        except ShardError as error:
-            return [self._fail(begin.session, FailureCode.STEP_FAILED, str(error))]
+        except STEP_ERRORS as error:
+            return [self._fail(begin.session, _failure_code(error), _first_line(error))]
         per_position = len(begin.layers) * self._limits.kv_bytes_per_token_layer
         session.reserved_bytes = begin.position_limit * per_position
         return []
+
+    def _begin_problem(self, begin: Begin) -> str | None:
+        """Why a session cannot be right, or None. What it asks for may come from any member."""
+        sampling = begin.sampling
+        if begin.model_id != self._model_id:
+            return "this worker holds another model"
+        if begin.position_limit < 1:
+            return f"a session of {begin.position_limit} positions"
+        if not 0 <= (sampling.logprobs or 0) <= TOP_LOGPROBS_MAX:
+            return f"{sampling.logprobs} alternatives asked for, at most {TOP_LOGPROBS_MAX} given"
+        if sampling.temperature < 0.0:
+            return f"a temperature of {sampling.temperature}"
+        return None
 
     def _queue(self, run: Run) -> list[Message]:
         session = self._sessions.get(run.session)
@@ -169,16 +195,19 @@ class Engine:
                 self._scheduler.add(run)
             except CapacityError as error:
                 problem = str(error)
-        return (
-            [] if problem is None else [self._fail(run.session, FailureCode.STEP_FAILED, problem)]
-        )
+        return [] if problem is None else [self.fail(run.session, problem)]
 
     def _problem(self, run: Run, session: _Session) -> str | None:
         """Why a run cannot be right, or None."""
         if run.generation > session.begin.generation:
             return f"generation {run.generation} of the session never began"
-        if run.count < 1:
+        if not 1 <= run.count <= RUN_ROWS_MAX:
             return f"a step of {run.count} rows"
+        if session.begin.head:
+            if (sampled := sampled_rows(run, 0, run.count)) > SAMPLED_ROWS_MAX:
+                return f"{sampled} rows of one step to be sampled, at most {SAMPLED_ROWS_MAX} are"
+        elif run.count * self.stage.row_bytes > PAYLOAD_LIMIT:
+            return f"{run.count} rows of {self.stage.row_bytes} bytes do not fit into one answer"
         if (run.row_type is RowType.IDS) is not session.begin.embed:
             return f"{run.row_type.name} rows where the session does not take them"
         width = 4 if run.row_type is RowType.IDS else self._row_bytes(run.row_type)
@@ -198,7 +227,7 @@ class Engine:
         self._scheduler.drop(key)
         session = self._sessions[key]
         session.cache, session.reserved_bytes, session.output = None, 0, _Output()
-        return RunFailed(key, session.begin.generation, code, detail)
+        return RunFailed(key, session.begin.generation, code, detail[:DETAIL_CHARACTERS])
 
     # ------------------------------------------------------------ run and settle
 
@@ -297,4 +326,6 @@ def _failure_code(error: BaseException) -> FailureCode:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Also of an error that quotes bytes which are no text."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line.encode(errors="replace").decode()

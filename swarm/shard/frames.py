@@ -8,10 +8,13 @@ from __future__ import annotations
 import struct
 
 from swarm.errors import RemoteProtocolError
-from swarm.messages import DATA_FRAME_LIMIT, WORKER_MESSAGES, Message, decode, encode
+from swarm.messages import PAYLOAD_LIMIT, WORKER_MESSAGES, Message, decode, encode
 
 _LENGTH = struct.Struct("<I")
 _START_BYTES = 256 * 1024
+FRAME_LIMIT = PAYLOAD_LIMIT + 128 * 1024
+"""Whatever can be encoded fits: a head has at most 64 KiB. (A peer's step of the largest size
+becomes a `Run` that is a little larger.)"""
 
 
 def pack(message: Message) -> list[bytes | memoryview]:
@@ -61,7 +64,7 @@ class FrameReader:
         if self._stop - self._start < _LENGTH.size:
             return 0
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if size > DATA_FRAME_LIMIT:
+        if size > FRAME_LIMIT:
             raise RemoteProtocolError(f"a frame of {size} bytes between daemon and worker")
         return int(size) + _LENGTH.size
 

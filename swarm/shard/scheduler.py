@@ -46,7 +46,7 @@ class _Waiting:
 
 class Scheduler:
     def __init__(self, queue_max: int) -> None:
-        """`queue_max`: runs that may wait, over all sessions."""
+        """`queue_max`: runs of one session that may wait, so that nobody fills up for others."""
         self._queue_max = queue_max
         self._queues: OrderedDict[SessionId, deque[_Waiting]] = OrderedDict()
         self._count = 0
@@ -65,9 +65,10 @@ class Scheduler:
         ]
 
     def add(self, run: Run) -> None:
-        """Raises CapacityError when too many runs wait."""
-        if self._count >= self._queue_max:
-            raise CapacityError(f"{self._count} steps wait already")
+        """Raises CapacityError when too many runs of its session wait."""
+        waiting = len(self._queues.get(run.session, ()))
+        if waiting >= self._queue_max:
+            raise CapacityError(f"{waiting} steps of the session wait already")
         self._queues.setdefault(run.session, deque()).append(_Waiting(run))
         self._count += 1
 

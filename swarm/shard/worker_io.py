@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from swarm.config import ShardConfig
-from swarm.errors import ConfigError, ShardError
+from swarm.errors import ConfigError, LocalProtocolError, ShardError
 from swarm.messages import (
     Begin,
     End,
@@ -32,6 +32,7 @@ from swarm.messages import (
     Loaded,
     LoadProgress,
     Message,
+    Ran,
     Run,
     RunFailed,
     WorkerFailed,
@@ -40,7 +41,7 @@ from swarm.notes import FieldValue, Level, as_text, note
 from swarm.shard import checkpoint as rules
 from swarm.shard.checkpoint_io import Checkpoint, inspect
 from swarm.shard.cut import Part
-from swarm.shard.engine import Engine, EngineLimits
+from swarm.shard.engine import DETAIL_CHARACTERS, Engine, EngineLimits
 from swarm.shard.frames import FrameReader, pack
 from swarm.shard.gguf_io import gguf_texts
 from swarm.shard.host_io import give_memory_back, memory_budget, settle_in, use_threads
@@ -57,8 +58,8 @@ from swarm.shard.speed import SpeedTracker
 from swarm.shard.stage import Stage
 from swarm.terms import ModelId, SessionId
 
-DETAIL_CHARACTERS = 500
-"""Of an error's text: messages have a limit, and people too."""
+UNSENDABLE = (LocalProtocolError, ValueError, OverflowError)
+"""What encoding raises for an answer that does not fit into a message."""
 _JOIN_BYTES = 64 * 1024
 """Frames below this are copied into one write; above, a copy costs more than a call."""
 
@@ -112,14 +113,33 @@ class Worker:
     def _send(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if isinstance(message, RunFailed):
-                self._freed = True
-                log("worker.run_failed", session=message.session, detail=message.detail)
-            buffers = pack(message)
+                self._failed(message)
+            buffers = self._packed(message)
             if sum(len(buffer) for buffer in buffers) < _JOIN_BYTES:
                 self._channel.sendall(b"".join(buffers))
                 continue
             for buffer in buffers:
                 self._channel.sendall(buffer)
+
+    def _packed(self, message: Message) -> list[bytes | memoryview]:
+        """The frame. An answer that cannot become one costs its session, not the worker."""
+        try:
+            return pack(message)
+        except UNSENDABLE as error:
+            engine = self._engine_of(message.session) if isinstance(message, Ran) else None
+            if engine is None or not isinstance(message, Ran):
+                raise
+            failed = engine.fail(message.session, f"the answer cannot be sent: {error}")
+            self._failed(failed)
+            return pack(failed)
+
+    def _failed(self, message: RunFailed) -> None:
+        self._freed = True
+        log("worker.run_failed", session=message.session, detail=message.detail)
+
+    def _engine_of(self, session: SessionId) -> Engine | None:
+        home = self._homes.get(session)
+        return self._engines.get(home) if home is not None else None
 
     # ------------------------------------------------------------ orders
 
@@ -194,15 +214,16 @@ class Worker:
         return self._serve_stage(order, stage, tracker, config)
 
     def _serve_stage(self, order: Load, stage: Stage, tracker: SpeedTracker, config: Any) -> Loaded:
-        spare = self._budget_bytes - stage.parameter_bytes - self._config.activation_bytes
         limits = EngineLimits(
             queue_max=self._config.queue_max,
-            kv_capacity_bytes=max(0, spare),
+            kv_capacity_bytes=self._spare_bytes(stage),
             kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(
                 config.to_dict(), stage.dtype.itemsize
             ),
         )
         engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter)
+        for other in self._engines.values():
+            other.resize_kv(limits.kv_capacity_bytes)
         self._engines[order.model_id] = engine
         self._freed = True
         name = numeric_class(stage)
@@ -217,6 +238,12 @@ class Worker:
             speed=tracker.speed(0.0, limits.kv_capacity_bytes),
             device=device_name(self._device),
         )
+
+    def _spare_bytes(self, added: Stage) -> int:
+        """What the KV of all models may take together, beside their weights."""
+        stages = [engine.stage for engine in self._engines.values()] + [added]
+        weights = sum(stage.parameter_bytes for stage in stages)
+        return max(0, self._budget_bytes - weights - self._config.activation_bytes)
 
     def _dtype(self, config: Any) -> torch.dtype:
         own = config.dtype or config.get_text_config(decoder=True).dtype

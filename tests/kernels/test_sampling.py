@@ -56,6 +56,12 @@ def test_frequencies_follow_the_distribution() -> None:
         assert counts[token] / 4000 == pytest.approx(float(expected[token]), abs=0.03)
 
 
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_a_temperature_next_to_zero_is_greedy(top_p: float) -> None:
+    """Dividing by it overflows; no member may hang or crash a head with it."""
+    assert set(draws(Sampling(temperature=5e-324, top_p=top_p), 20)) == {1}
+
+
 def test_temperature_sharpens_and_flattens() -> None:
     cold, hot = draws(Sampling(temperature=0.2)), draws(Sampling(temperature=5.0))
     assert cold[1] > 350

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,7 @@ from engine_chain import (
 from tiny_models import LAYERS, VOCAB, save_tiny
 
 from swarm.messages import (
+    WORKER_MESSAGES,
     Begin,
     End,
     FailureCode,
@@ -34,12 +36,15 @@ from swarm.messages import (
     RunFailed,
     SpeedReport,
     StepKind,
+    decode,
+    encode,
 )
 from swarm.shard.cut import Part
-from swarm.shard.engine import Engine
+from swarm.shard.engine import DETAIL_CHARACTERS, Engine
 from swarm.shard.host_io import give_memory_back
 from swarm.shard.stage import Stage
 from swarm.terms import LayerRange, ModelId, Sampling, SessionId
+from swarm.worker_messages import RUN_ROWS_MAX, SAMPLED_ROWS_MAX, TOP_LOGPROBS_MAX
 
 PROMPT = [5, 17, 40, 8, 61, 33, 9, 72, 4, 28, 90, 55]
 DECODED = [31, 7, 88, 50, 12, 64, 3]
@@ -321,10 +326,78 @@ def test_too_many_waiting_steps_fail_their_session(stage: Stage) -> None:
     one.handle(begin("t", WHOLE))
     one.handle(ids_run("s", 0, PROMPT))
     one.handle(ids_run("t", 0, PROMPT))
-    (failed,) = one.handle(ids_run("t", 12, PROMPT))
-    assert isinstance(failed, RunFailed)
-    assert "2 steps wait already" in failed.detail
-    assert [message.session for message in drain(one) if isinstance(message, Ran)] == ["s"]
+    one.handle(ids_run("t", 12, PROMPT))
+    (failed,) = one.handle(ids_run("t", 24, PROMPT))
+    assert isinstance(failed, RunFailed) and failed.session == "t"
+    assert "2 steps of the session wait already" in failed.detail
+    one.handle(ids_run("s", 12, PROMPT))
+    assert [message.session for message in drain(one) if isinstance(message, Ran)] == ["s", "s"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (Sampling(logprobs=1 << 40), "alternatives"),
+        (Sampling(logprobs=TOP_LOGPROBS_MAX + 1), "alternatives"),
+        (Sampling(logprobs=-1), "alternatives"),
+        (Sampling(temperature=-1.0), "temperature"),
+    ],
+)
+def test_sampling_that_no_gateway_asks_for_is_refused(
+    stage: Stage, sampling: Sampling, says: str
+) -> None:
+    (failed,) = engine(stage).handle(begin("s", WHOLE, sampling=sampling))
+    assert isinstance(failed, RunFailed) and says in failed.detail
+
+
+def test_a_session_without_positions_is_refused(stage: Stage) -> None:
+    (failed,) = engine(stage).handle(begin("s", WHOLE, limit=-3))
+    assert isinstance(failed, RunFailed) and "-3 positions" in failed.detail
+
+
+def test_steps_too_large_for_an_answer_cost_their_session_only(stage: Stage) -> None:
+    one = engine(stage)
+    for name in ("bad", "good"):
+        one.handle(begin(name, WHOLE, limit=5000))
+    many = [5] * (SAMPLED_ROWS_MAX + 1)
+    failed = failure(one, ids_run("bad", 0, many, sample_from=0))
+    assert f"{SAMPLED_ROWS_MAX + 1} rows of one step to be sampled" in failed.detail
+    one.handle(begin("bad", WHOLE, limit=5000, generation=2))
+    longest = ids_run("bad", 0, [5] * (RUN_ROWS_MAX + 1), generation=2)
+    assert f"a step of {RUN_ROWS_MAX + 1} rows" in failure(one, longest).detail
+    assert run_through(one, ids_run("good", 0, many)).count == len(many)
+
+
+def test_rows_that_would_not_fit_into_a_message_are_not_computed(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load(llama, parts(LAYERS, [2])[0])
+    monkeypatch.setattr("swarm.shard.engine.PAYLOAD_LIMIT", 11 * first.row_bytes)
+    one = engine(first)
+    one.handle(begin("s", first.part))
+    assert "12 rows of 128 bytes do not fit" in failure(one, ids_run("s", 0, PROMPT)).detail
+
+
+def test_the_largest_answer_a_head_gives_is_a_message_that_decodes(stage: Stage) -> None:
+    one = engine(stage)
+    one.handle(begin("s", WHOLE, sampling=Sampling(logprobs=TOP_LOGPROBS_MAX)))
+    ran = run_through(one, ids_run("s", 0, [5] * SAMPLED_ROWS_MAX, sample_from=0))
+    assert len(ran.tokens) == SAMPLED_ROWS_MAX
+    wide = replace(
+        ran,
+        tokens=tuple(
+            replace(t, token_id=1 << 30, top=tuple(replace(a, token_id=1 << 30) for a in t.top))
+            for t in ran.tokens
+        ),
+    )
+    assert decode(b"".join(encode(wide)), WORKER_MESSAGES, None) == wide
+
+
+def test_an_error_of_many_words_is_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine(stage)
+    one.handle(begin("s", WHOLE))
+    monkeypatch.setattr(stage._core, "forward", _raise(RuntimeError("x" * 10_000)))
+    assert len(failure(one, ids_run("s", 0, PROMPT)).detail) == DETAIL_CHARACTERS
 
 
 # ---------------------------------------------------------------- memory and figures

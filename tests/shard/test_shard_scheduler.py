@@ -80,14 +80,17 @@ def test_dropping_a_session_forgets_its_started_work_too() -> None:
     assert [name for name, _, _ in order(scheduler)] in (["p"], [])
 
 
-def test_the_queue_has_an_end() -> None:
+def test_the_queue_of_a_session_has_an_end_that_others_do_not_feel() -> None:
     scheduler = Scheduler(queue_max=2)
-    scheduler.add(chunk("a"))
-    scheduler.add(chunk("b"))
-    with pytest.raises(CapacityError, match="2 steps wait already"):
-        scheduler.add(chunk("c"))
+    for position in (0, 8):
+        scheduler.add(chunk("a", position))
+    with pytest.raises(CapacityError, match="2 steps of the session wait already"):
+        scheduler.add(chunk("a", 16))
+    for name in "bcd":
+        scheduler.add(chunk(name))
     scheduler.next()
-    scheduler.add(chunk("c"))
+    scheduler.add(chunk("a", 16))
+    assert len(scheduler) == 5
 
 
 def test_what_waits_is_what_is_left() -> None:

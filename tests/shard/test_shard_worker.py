@@ -17,6 +17,9 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from engine_chain import MODEL, engine, whole_part
+from engine_chain import begin as begin_part
+from engine_chain import load as load_part
 from tiny_models import LAYERS, reference_ids, save_tiny
 
 from swarm.config import ShardConfig
@@ -38,9 +41,10 @@ from swarm.messages import (
     StepKind,
     WorkerFailed,
 )
-from swarm.shard.frames import pack
+from swarm.shard.frames import FrameReader, pack
 from swarm.shard.worker_client_io import WorkerClient
-from swarm.terms import LayerRange, Sampling, SessionId
+from swarm.shard.worker_io import Worker
+from swarm.terms import LayerRange, SampledToken, Sampling, SessionId
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -239,6 +243,42 @@ def test_sessions_without_a_shard_are_refused(tiny: tuple[Path, list[int]]) -> N
         client.send(Load(str(folder), loaded.model_id, LayerRange(0, LAYERS), True, True))
         assert "replaced by another one" in (await listener.expect(RunFailed)).detail
         assert (await listener.expect(Loaded)).layers == LayerRange(0, LAYERS)
+
+    play(story)
+
+
+def test_an_answer_that_cannot_be_sent_costs_one_session(tiny: tuple[Path, list[int]]) -> None:
+    folder, _ = tiny
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = Worker(theirs, dataclasses.replace(CONFIG, threads=1))
+        one = engine(load_part(folder, whole_part(LAYERS)))
+        worker._engines[MODEL], worker._homes[SESSION] = one, MODEL
+        one.handle(begin_part("s", whole_part(LAYERS)))
+        token = SampledToken(1, 1 << 70)
+        answer = Ran(SESSION, 1, 0, 1, StepKind.DECODE, RowType.FLOAT32, 0.1, (token,))
+        large = dataclasses.replace(answer, tokens=(SampledToken(1, 5),) * 40_000)
+        for unsendable in (answer, large):
+            worker._send([unsendable])
+            reader = FrameReader()
+            (failed,) = reader.filled(ours.recv_into(reader.space()))
+            assert isinstance(failed, RunFailed)
+            assert failed.session == SESSION and "cannot be sent" in failed.detail
+
+
+def test_two_models_of_one_worker_share_what_is_left_for_kv(
+    tiny: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    folder, _ = tiny
+    save_tiny(tmp_path / "second", "qwen3")
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        first = await load(client, listener, folder, LayerRange(0, LAYERS))
+        second = await load(client, listener, tmp_path / "second", LayerRange(0, LAYERS))
+        room = CONFIG.memory_bytes - CONFIG.activation_bytes
+        weights = room - first.speed.kv_free_bytes
+        assert weights > 0
+        assert second.speed.kv_free_bytes < first.speed.kv_free_bytes
 
     play(story)
 
