@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from swarm.config import GatewayConfig
 from swarm.effects import Stalled, Started
-from swarm.errors import LinkError, RequestError, SwarmError
+from swarm.errors import CapacityError, LinkError, RequestError, SwarmError
 from swarm.gateway import catalog, openai
 from swarm.gateway.answer import Answer
 from swarm.gateway.feed_io import EventFeed
@@ -87,13 +88,32 @@ class Completions:
             raise RequestError("too many requests at once on this gateway", status=429)
         self._requests += 1
         try:
-            job = await self._prepare(endpoint, await request.read(), began)
+            job = await self._prepare(endpoint, await self._body(request), began)
             feed = EventFeed(self._node.generate(job.order))
             return await self._run(request, job, feed, began)
         finally:
             self._requests -= 1
 
+    async def _body(self, request: web.Request) -> bytes:
+        limit_s = self._config.prepare_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await request.read()
+        except TimeoutError as error:
+            detail = f"the request's body did not arrive within {limit_s:g} s"
+            raise RequestError(detail, status=408) from error
+
     async def _prepare(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
+        limit_s = self._config.prepare_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._job(endpoint, data, began)
+        except TimeoutError as error:
+            raise CapacityError(
+                f"the prompt could not be made ready within {limit_s:g} s; try again"
+            ) from error
+
+    async def _job(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
         call = await self._texts.parse(endpoint, data)
         spec = catalog.find(self._node.models(), call.model).spec
         table = await self._texts.table(spec)

@@ -1,7 +1,9 @@
-"""Who may talk to a gateway that listens on loopback: programs of this machine, not web pages.
+"""Who may talk to a gateway: programs, not web pages of other sites.
 
-A page can make a browser send requests to 127.0.0.1, directly or through a name that it lets
-point there (DNS rebinding). Such a request shows in its Host or Origin header.
+A page can make a browser send requests to 127.0.0.1 or into its network, directly or through a
+name that it lets point there (DNS rebinding). The first shows in the Origin header. The second
+shows in the Host header, which only a gateway on loopback can judge: one that is opened to a
+network does not know by which names it is reached.
 """
 
 from __future__ import annotations
@@ -35,6 +37,21 @@ def refusal(host: str | None, origin: str | None) -> str | None:
     if scheme not in {"http", "https"} or not _authority_is_local(authority):
         return f"requests from web pages of {origin!r} are refused"
     return None
+
+
+def refusal_from_afar(host: str | None, origin: str | None) -> str | None:
+    """The same for a gateway that is opened to a network: only pages of its own may ask it."""
+    if origin is None:
+        return None
+    scheme, _, authority = origin.partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    if port is None or host is None or _named(authority, port) != _named(host, port):
+        return f"requests from web pages of {origin!r} are refused"
+    return None
+
+
+def _named(authority: str, default_port: str) -> str:
+    return authority.lower().removesuffix(default_port)
 
 
 def _authority_is_local(authority: str) -> bool:

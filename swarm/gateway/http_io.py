@@ -161,10 +161,10 @@ class Gateway:
 
     @web.middleware
     async def _check_sender(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._loopback_only:
-            why = guard.refusal(request.headers.get("Host"), request.headers.get("Origin"))
-            if why is not None:
-                raise RequestError(why, status=403, code="forbidden_origin")
+        judge = guard.refusal if self._loopback_only else guard.refusal_from_afar
+        why = judge(request.headers.get("Host"), request.headers.get("Origin"))
+        if why is not None:
+            raise RequestError(why, status=403, code="forbidden_origin")
         return await handler(request)
 
     def _helper_said(self, line: str) -> None:

@@ -197,6 +197,41 @@ def test_pages_from_elsewhere_do_not(origin: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("tower.lan:8000", None),
+        (None, None),
+        ("tower.lan:8000", "http://tower.lan:8000"),
+        ("Tower.lan", "http://tower.lan"),
+        ("tower.lan", "https://tower.lan:443"),
+        ("tower.lan:80", "http://tower.lan"),
+        ("[fd00::1]:8000", "http://[fd00::1]:8000"),
+    ],
+)
+def test_an_opened_gateway_serves_programs_and_its_own_pages(
+    host: str | None, origin: str | None
+) -> None:
+    assert guard.refusal_from_afar(host, origin) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("tower.lan:8000", "http://evil.example"),
+        ("tower.lan:8000", "http://tower.lan:9000"),
+        ("tower.lan:8000", "http://tower.lan"),
+        ("tower.lan", "https://tower.lan:80"),
+        ("tower.lan:8000", "null"),
+        ("tower.lan:8000", ""),
+        ("tower.lan", "file://tower.lan"),
+        (None, "http://tower.lan"),
+    ],
+)
+def test_an_opened_gateway_refuses_pages_of_others(host: str | None, origin: str) -> None:
+    assert guard.refusal_from_afar(host, origin)
+
+
+@pytest.mark.parametrize(
     ("error", "status", "code", "retry"),
     [
         (RequestError("x", param="n"), 400, None, False),

@@ -32,7 +32,7 @@ from swarm.errors import ConfigError, KvExhausted, LinkClosed, NoRoute, ShardErr
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
 from swarm.notes import note
-from swarm.terms import LayerRange
+from swarm.terms import LayerRange, ModelId
 
 HELLO = [{"role": "user", "content": "the dog"}]
 GONE = NoRoute(model().spec.model_id, (LayerRange(2, 4),), "no route")
@@ -304,6 +304,33 @@ def test_text_files_are_read_once_and_asked_for_again_after_a_failure() -> None:
     talk(node, conversation)
 
 
+HASTE = GatewayConfig(prepare_timeout_s=0.05)
+
+
+def test_a_prompt_that_cannot_be_made_ready_in_time_is_a_503() -> None:
+    class Slow(FakeNode):
+        async def model_file(self, model_id: ModelId, name: str) -> bytes:
+            return await asyncio.get_running_loop().create_future()
+
+    async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
+        status, body, headers = await post(client, "/v1/completions", model="tiny", prompt="x")
+        assert status == 503 and headers["Retry-After"] == "5"
+        assert "could not be made ready within 0.05 s" in body["error"]["message"]
+
+    talk(Slow(), conversation, HASTE)
+
+
+def test_a_body_that_does_not_come_is_a_408() -> None:
+    async def conversation(served: Served, _: aiohttp.ClientSession) -> None:
+        reader, writer = await asyncio.open_connection(served.address.host, served.address.port)
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        writer.write(head.encode())
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+    talk(FakeNode(), conversation, HASTE)
+
+
 def test_an_unusable_tokenizer_is_a_500_that_names_it() -> None:
     node = FakeNode(files={"tokenizer.json": b"{}"})
 
@@ -366,9 +393,13 @@ def test_a_gateway_for_the_network_answers_to_any_name() -> None:
         async with (
             serving(FakeNode(), host="0.0.0.0") as served,
             aiohttp.ClientSession(served.url) as client,
-            client.get("/healthz", headers={"Host": "tower.lan:8000"}) as response,
         ):
-            assert response.status == 200
+            name = {"Host": "tower.lan:8000"}
+            for origin, status in ((None, 200), ("http://tower.lan:8000", 200), ("null", 403),
+                                   ("https://evil.example", 403)):  # fmt: skip
+                headers = name | ({"Origin": origin} if origin else {})
+                async with client.get("/v1/models", headers=headers) as response:
+                    assert response.status == status
 
     asyncio.run(main())
 

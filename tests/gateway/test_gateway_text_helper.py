@@ -18,7 +18,7 @@ import tiny_text
 from fake_node import TABLE, TEXT, FakeNode, InlineHelper, model, saying, serving, spec
 
 from swarm.config import GatewayConfig
-from swarm.errors import RequestError, ShardError
+from swarm.errors import CapacityError, LinkError, RequestError
 from swarm.gateway import text_work
 from swarm.gateway.openai import Endpoint, parse
 from swarm.gateway.text_process_io import TextProcess
@@ -167,10 +167,9 @@ def test_a_killed_helper_is_started_again_and_loads_again() -> None:
         asking = asyncio.create_task(
             ids(texts, Endpoint.COMPLETION, body_of(prompt="dog " * 100_000), LONG)
         )
-        while not helper._waiting:
-            await asyncio.sleep(0)
+        await asked(helper)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ShardError, match="helper process ended"):
+        with pytest.raises(LinkError, match="text helper ended"):
             await asking
         assert await ids(texts, Endpoint.COMPLETION, body, LONG) == first
         assert helper.pid not in (None, pid)
@@ -182,12 +181,68 @@ def test_what_the_helper_says_on_its_way_out_is_heard() -> None:
     said: list[str] = []
 
     async def work(helper: TextProcess, _: Texts) -> None:
-        with pytest.raises(ShardError):
+        with pytest.raises(LinkError):
             await helper.ask(({"do": "load", "model": "x", "files": 3}, b""))
         while not any("TypeError" in line for line in said):
             await asyncio.sleep(0)
 
     with_process(work, said)
+
+
+async def asked(helper: TextProcess) -> None:
+    """Until a question is with the process."""
+    while helper._running is None or not helper._running.waiting:
+        await asyncio.sleep(0)
+
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+CHAT = body_of(messages=[{"role": "user", "content": "x"}])
+PLAIN = body_of(prompt="the dog")
+
+
+def with_looping_template(work: Work) -> None:
+    """A checkpoint whose template never ends; its tokenizer is loaded already."""
+
+    async def main() -> None:
+        node = FakeNode(files=tiny_text.files(tiny_text.byte_level(), LOOP))
+        helper = TextProcess(CONFIG, lambda line: None)
+        texts = Texts(node, CONFIG, helper)
+        await texts.table(LONG)
+        helper._timeout_s = 0.2
+        await work(helper, texts)
+        await texts.close()
+
+    asyncio.run(main())
+
+
+def test_a_template_that_loops_is_given_up_and_its_process_with_it() -> None:
+    async def work(helper: TextProcess, texts: Texts) -> None:
+        pid = helper.pid
+        assert pid is not None
+        loops = [asyncio.create_task(ids(texts, Endpoint.CHAT, CHAT, LONG)) for _ in range(3)]
+        for outcome in await asyncio.gather(*loops, return_exceptions=True):
+            assert isinstance(outcome, CapacityError) and "made ready within 0.2 s" in str(outcome)
+        helper._timeout_s = CONFIG.prepare_timeout_s
+        # At once, while the old process may still be dying: its end is none of this one's business.
+        assert await ids(texts, Endpoint.COMPLETION, PLAIN, LONG) == TEXT.encode(
+            "the dog", special=True
+        )
+        assert helper.pid not in (None, pid)
+
+    with_looping_template(work)
+
+
+def test_a_question_whose_asker_went_away_is_given_up_too() -> None:
+    async def work(helper: TextProcess, texts: Texts) -> None:
+        pid = helper.pid
+        asking = asyncio.create_task(ids(texts, Endpoint.CHAT, CHAT, LONG))
+        await asked(helper)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        while helper.pid == pid:
+            await asyncio.sleep(0)
+
+    with_looping_template(work)
 
 
 def test_the_process_ends_when_its_daemon_is_gone() -> None:
