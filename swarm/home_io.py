@@ -1,12 +1,12 @@
 """The folder of one node on disk: its key, the swarm's key, counters, peers, the way to it.
 
-    node.key          32-byte seed of the node's identity            mode 0600
-    key               the swarm key in text form                     mode 0600
-    incarnation       restart counter, raised before every start
-    peers.json        endpoints that answered last time
-    gateway.json      {"url", "pid", "control_token"} while it runs  mode 0600
-    lock              held while a node runs from this folder
-    cache/            manifests and text files of checkpoints
+node.key          32-byte seed of the node's identity            mode 0600
+key               the swarm key in text form                     mode 0600
+incarnation       restart counter, raised before every start
+peers.json        endpoints that answered last time
+gateway.json      {"url", "pid", "control_token"} while it runs  mode 0600
+lock              held while a node runs from this folder
+cache/            manifests and text files of checkpoints
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from pathlib import Path
 
 from swarm.errors import ConfigError
 from swarm.link.identity import SwarmKey
-from swarm.terms import Address
+from swarm.terms import INCARNATION_LIMIT, Address
 
 SEED_BYTES = 32
+INCARNATION_RESERVE = 1 << 32
+"""A node that starts must also be able to raise its incarnation while it runs."""
 
 
 class Home:
@@ -88,11 +90,18 @@ class Home:
     def _incarnation(self) -> int:
         file = self.path / "incarnation"
         try:
-            return max(0, int(file.read_text())) if file.exists() else 0
+            value = max(0, int(file.read_text())) if file.exists() else 0
         except ValueError as error:
             raise ConfigError(
                 f"{file} is damaged; write a number above any used before into it"
             ) from error
+        if value >= INCARNATION_LIMIT - INCARNATION_RESERVE:
+            raise ConfigError(
+                f"{file} holds {value}, which is more than a restart counter may be; write a"
+                " smaller number above any used before into it, or remove it and node.key"
+                " to get a new identity"
+            )
+        return value
 
     # ------------------------------------------------------------ the running node
 

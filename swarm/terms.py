@@ -24,6 +24,10 @@ Epoch = NewType("Epoch", int)
 Incarnation = NewType("Incarnation", int)
 """Restart counter of a node, kept on its disk; also raised to refute a suspicion."""
 
+INCARNATION_LIMIT = 1 << 53
+"""Incarnations are at least 1 and below this: far above any honest count, far below what a
+message can carry, so that raising one never overflows."""
+
 NumericClass = NewType("NumericClass", str)
 """Names all that makes two workers bit-identical; equal strings give equal bits."""
 

@@ -7,9 +7,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.errors import RemoteProtocolError
+from swarm.gossip.content import check_content
 from swarm.gossip.judge import Judge
 from swarm.gossip.parts import Parts
-from swarm.gossip.sealing import check_incarnation, check_shape, check_signature, content_of
+from swarm.gossip.sealing import (
+    Content,
+    check_incarnation,
+    check_shape,
+    check_signature,
+    content_of,
+)
+from swarm.gossip.seldom import Seldom
 from swarm.gossip.store import HASH_BYTES
 from swarm.messages import Digest, Heartbeat, Records, SignedRecord
 from swarm.notes import Level, note
@@ -36,6 +44,7 @@ class Exchange:
         self._store = parts.store
         self._spread = parts.spread
         self._mismatches: dict[NodeId, _Mismatch] = {}
+        self._unfit = Seldom()
         self._full_at: float | None = None
         self._full_noted_at: float | None = None
 
@@ -124,12 +133,14 @@ class Exchange:
         if entry and record.incarnation < entry.incarnation:
             return False
         if not self._store.is_newer(node, record):
-            self._check_equivocation(node, record)
+            self._check_equivocation(node, record, now)
             return False
         if entry is None and not self._has_room(now):
             return False
         check_signature(self._parts.signer, record)
-        content = content_of(record)
+        content = self._content(peer, node, record, now)
+        if content is None:
+            return False
         has_risen = entry is None or record.incarnation > entry.incarnation
         if has_risen:
             entry = self._judge.risen(node, record.incarnation, now)
@@ -149,14 +160,39 @@ class Exchange:
         check_signature(self._parts.signer, record)
         self._parts.own.foreign(record, now)
 
-    def _check_equivocation(self, node: NodeId, record: SignedRecord) -> None:
+    def _content(
+        self, peer: NodeId, node: NodeId, record: SignedRecord, now: float
+    ) -> Content | None:
+        """The body of a record by `node`; None where `peer` passed on one that does not fit.
+
+        The author answers for what it says: RemoteProtocolError. Who passes a record on answers
+        for its signature, which all builds check alike. Which values fit, a build of another age
+        may see otherwise, so that the carrier may be honest and keeps its link.
+        """
+        try:
+            content = content_of(record)
+            check_content(content)
+        except RemoteProtocolError as error:
+            if peer == node:
+                raise
+            if self._unfit.allows(node, now):
+                self._spread.tell(
+                    note(
+                        "gossip.unfit", Level.WARNING,
+                        node=short(node), carrier=short(peer), reason=str(error),
+                    )
+                )  # fmt: skip
+            return None
+        return content
+
+    def _check_equivocation(self, node: NodeId, record: SignedRecord, now: float) -> None:
         held = self._store.record(node, record.kind)
         if held is None or held.body == record.body:
             return
         if (held.incarnation, held.sequence) != (record.incarnation, record.sequence):
             return
         check_signature(self._parts.signer, record)
-        self._spread.tell(note("member.cloned", Level.WARNING, node=short(node), is_self=False))
+        self._judge.cloned(node, now)
 
     def _has_room(self, now: float) -> bool:
         if len(self._members) < self._config.members_max:

@@ -12,7 +12,7 @@ from random import Random
 from typing import assert_never
 
 from swarm.config import GossipConfig
-from swarm.effects import Effect
+from swarm.effects import CloseLink, Effect
 from swarm.errors import LocalProtocolError
 from swarm.gossip.exchange import Exchange
 from swarm.gossip.heartbeat import AwakeTime
@@ -33,7 +33,7 @@ from swarm.messages import (
     Suspicion,
     Verdict,
 )
-from swarm.terms import Incarnation, NodeId
+from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
 
 GossipMessage = Heartbeat | Records | Digest | Suspicion | Verdict | ProbeRequest | ProbeAnswer
 GOSSIP_MESSAGES: tuple[type[Message], ...] = (
@@ -72,11 +72,19 @@ class Gossip:
     # ------------------------------------------------------------ facts
 
     def link_up(self, peer: NodeId, incarnation: Incarnation, now: float) -> None:
-        """A link to `peer` is authenticated, or a better one has replaced it."""
+        """A link to `peer` is authenticated, or a better one has replaced it.
+
+        Never raises for what the peer says of itself: the answer to nonsense is CloseLink.
+        """
         t = self._at(now)
         if peer == self._own.me:
             raise LocalProtocolError("a link to this very node")
         if self._own.has_left:
+            return
+        if not 1 <= incarnation < INCARNATION_LIMIT:
+            # Links should not let it through. Kept here, it would make every honest peer that
+            # hears of it from us hang up on us.
+            self._parts.spread.order(CloseLink(peer, "an incarnation out of range"))
             return
         self._judge.link_up(peer, incarnation, t)
         self._exchange.link_up(peer, t)

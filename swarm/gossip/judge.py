@@ -12,6 +12,7 @@ from swarm.gossip.membership import ALIVE, DEAD, LEFT, SUSPECT, Entry
 from swarm.gossip.parts import Parts
 from swarm.gossip.probes import EndedProbe, Probes
 from swarm.gossip.sealing import check_incarnation
+from swarm.gossip.seldom import Seldom
 from swarm.gossip.suspicion import AccuserWatch, Suspicions
 from swarm.messages import ProbeAnswer, ProbeRequest, Suspicion, Verdict
 from swarm.notes import Level, note
@@ -19,6 +20,8 @@ from swarm.terms import Incarnation, NodeId, short
 
 DIAL_PATIENCE = 4.0
 """A probe that must dial first takes this many times the timeout of one over a link."""
+DIAL_ADDRESSES_MAX = 8
+"""Of one record, the first: nobody makes this node knock at every door that a record lists."""
 HELPER_FRESH_BEATS = 2.0
 """Only peers heard within this many heartbeat intervals are asked to help."""
 
@@ -36,6 +39,8 @@ class Judge:
         self._watch = AccuserWatch()
         self._told_at: dict[NodeId, float] = {}
         self._closing: set[NodeId] = set()
+        self._clones = Seldom()
+        self._discredited = Seldom()
 
     # ------------------------------------------------------------ links and life
 
@@ -100,6 +105,11 @@ class Judge:
         self._watch.forget(node)
         self._told_at.pop(node, None)
 
+    def cloned(self, node: NodeId, now: float) -> None:
+        """Two copies of `node` are at work. Told seldom, however often it shows."""
+        if self._clones.allows(node, now):
+            self._spread.tell(note("member.cloned", Level.WARNING, node=short(node), is_self=False))
+
     # ------------------------------------------------------------ what others say
 
     def suspicion_received(self, peer: NodeId, message: Suspicion, now: float) -> None:
@@ -142,7 +152,8 @@ class Judge:
         if entry.state is SUSPECT:
             return
         if self._is_discredited(peer, now):
-            self._spread.tell(note("member.discredited", Level.WARNING, node=short(peer)))
+            if self._discredited.allows(peer, now):
+                self._spread.tell(note("member.discredited", Level.WARNING, node=short(peer)))
             self.probe(peer, now)
             return
         self._spread.send(subject, Suspicion(subject, incarnation, peer), now)
@@ -314,7 +325,7 @@ class Judge:
     def _dial(self, subject: NodeId) -> None:
         static = self._parts.store.static(subject)
         if static and static.addresses:
-            self._spread.order(Dial(static.addresses, subject))
+            self._spread.order(Dial(static.addresses[:DIAL_ADDRESSES_MAX], subject))
 
     def _close(self, peer: NodeId, reason: str) -> None:
         self._closing.add(peer)
@@ -337,6 +348,4 @@ class Judge:
     def _check_clone(self, entry: Entry, now: float) -> None:
         silence_s = self._parts.heartbeats.silence_s(entry.node, now)
         if silence_s < self._config.heartbeat_interval_s:
-            self._spread.tell(
-                note("member.cloned", Level.WARNING, node=short(entry.node), is_self=False)
-            )
+            self.cloned(entry.node, now)

@@ -7,13 +7,15 @@ from dataclasses import replace
 from swarm.config import GossipConfig
 from swarm.effects import SaveIncarnation
 from swarm.errors import RemoteProtocolError
+from swarm.gossip.content import check_content
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.gossip.sealing import Content, Signer, Version, seal
+from swarm.gossip.seldom import Seldom
 from swarm.gossip.spread import Spread
 from swarm.gossip.store import RecordStore
 from swarm.messages import Heartbeat, RecordKind, SignedRecord
 from swarm.notes import Level, note
-from swarm.terms import Incarnation, short
+from swarm.terms import INCARNATION_LIMIT, Incarnation, short
 
 JUMP_MAX = 1 << 20
 """An unsigned claim may raise our incarnation by this much: one lie cannot use up the numbers."""
@@ -41,6 +43,7 @@ class Own:
         self._spread = spread
         self._sequence = 0
         self._foreign_at: float | None = None
+        self._unfit = Seldom()
 
     @property
     def static(self) -> StaticRecord | None:
@@ -53,6 +56,13 @@ class Own:
         return self._store.records_of(self.me)
 
     def write(self, content: Content, now: float) -> None:
+        """Content that every peer would refuse, and hang up for, is told as an error instead."""
+        try:
+            check_content(content)
+        except RemoteProtocolError as error:
+            if self._unfit.allows(self.me, now):
+                self._spread.tell(note("gossip.unfit_own", Level.ERROR, reason=str(error)))
+            return
         self._keep(content)
         kind = RecordKind.STATIC if isinstance(content, StaticRecord) else RecordKind.DYNAMIC
         record = self._store.record(self.me, kind)
@@ -67,6 +77,8 @@ class Own:
             return False
         if said > self.incarnation + JUMP_MAX:
             raise RemoteProtocolError(f"a claim about our incarnation {said}")
+        if said + 1 >= INCARNATION_LIMIT:
+            return False
         self._raise_above(said, now)
         self._spread.tell(note("gossip.refuted", incarnation=self.incarnation))
         return True
@@ -84,7 +96,7 @@ class Own:
 
         Once it may be from a life whose incarnation was lost; again it is a clone at work.
         """
-        if self.has_left:
+        if self.has_left or record.incarnation + 1 >= INCARNATION_LIMIT:
             return False
         if self._foreign_at is not None:
             if now - self._foreign_at < FOREIGN_PAUSE_S:

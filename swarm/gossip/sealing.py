@@ -9,13 +9,11 @@ from swarm import shapes
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.messages import RecordKind, SignedRecord
-from swarm.terms import Incarnation, NodeId
+from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
 
 RECORD_DOMAIN = b"swarm gossip record 1"
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
-INCARNATION_LIMIT = 1 << 53
-"""Far above any honest count, far below what a message can carry: raising never overflows."""
 SEQUENCE_LIMIT = 1 << 53
 
 Content = StaticRecord | DynamicRecord
@@ -106,7 +104,7 @@ def check_signature(signer: Signer, record: SignedRecord) -> None:
 
 
 def content_of(record: SignedRecord) -> Content:
-    """The decoded body, or RemoteProtocolError."""
+    """The decoded body, or RemoteProtocolError. `content.check_content` judges its values."""
     return shapes.unpack(_BODIES[record.kind], record.body)
 
 

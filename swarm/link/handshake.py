@@ -23,7 +23,7 @@ from swarm.errors import HandshakeFailed, RemoteProtocolError
 from swarm.link.identity import Identity, SwarmKey, node_id_of, verify
 from swarm.link.noise import KEY_BYTES, Cipher, NoiseHandshake, NoiseKeys
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Lane
-from swarm.terms import Incarnation, NodeId
+from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
 
 HANDSHAKE_LIMIT = 1024
 """Bytes of one handshake message; real ones have less than 400."""
@@ -230,8 +230,10 @@ class Handshake:
         signed = self._signed(self._noise.remote_static)
         if not verify(proof.public_key, _DOMAIN, signed, proof.signature):
             raise HandshakeFailed("the peer's identity does not vouch for its static key")
-        if not 0 <= proof.listening_port < 1 << 16 or proof.incarnation < 0:
-            raise RemoteProtocolError("port or incarnation out of range")
+        if not 0 <= proof.listening_port < 1 << 16:
+            raise RemoteProtocolError("a listening port out of range")
+        if not 1 <= proof.incarnation < INCARNATION_LIMIT:
+            raise RemoteProtocolError("an incarnation out of range")
         if len(proof.binding) not in (0, BINDING_BYTES):
             raise RemoteProtocolError("a lane binding of wrong length")
 

@@ -85,7 +85,7 @@ def test_content_that_no_honest_peer_sends_is_a_protocol_error(message: GossipMe
     assert gossip.incarnation == 5
 
 
-def test_a_body_that_does_not_decode_is_a_protocol_error() -> None:
+def test_a_body_that_does_not_decode_is_its_authors_fault() -> None:
     signer = signer_of(2)
     good = record_of(2)
     from swarm.gossip import sealing
@@ -94,8 +94,12 @@ def test_a_body_that_does_not_decode_is_a_protocol_error() -> None:
         signer, signer.public_key, good.kind, sealing.version_of(good), b"\x91\x01"
     )
     bad = replace(good, body=b"\x91\x01", signature=signer.sign(data))
+    gossip = linked_core()
+    gossip.receive(PEER, Records((bad,)), 1.0)
+    assert notes(gossip) == ["gossip.unfit"] and gossip.member(IDS[2]) is None
+    gossip.link_up(IDS[2], Incarnation(1), 2.0)
     with pytest.raises(RemoteProtocolError, match="StaticRecord"):
-        linked_core().receive(PEER, Records((bad,)), 1.0)
+        gossip.receive(IDS[2], Records((bad,)), 2.1)
 
 
 def test_a_replayed_old_record_is_ignored() -> None:

@@ -25,7 +25,7 @@ from swarm.link.handshake import (
 from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey
 from swarm.link.noise import Cipher, NoiseHandshake, NoiseKeys
 from swarm.messages import Lane
-from swarm.terms import Incarnation
+from swarm.terms import INCARNATION_LIMIT, Incarnation
 
 KEY = SwarmKey(bytes(range(32)))
 LEFT = Credentials(Identity(bytes(31) + b"\1"), KEY, Incarnation(3), listening_port=7001)
@@ -226,6 +226,9 @@ def test_an_honest_proof_passes_the_forger() -> None:
         lambda proof: replace(proof, listening_port=65536),
         lambda proof: replace(proof, listening_port=-1),
         lambda proof: replace(proof, incarnation=Incarnation(-1)),
+        lambda proof: replace(proof, incarnation=Incarnation(0)),
+        lambda proof: replace(proof, incarnation=Incarnation(INCARNATION_LIMIT)),
+        lambda proof: replace(proof, incarnation=Incarnation((1 << 63) - 1)),
         lambda proof: replace(proof, binding=b"too short"),
     ],
 )

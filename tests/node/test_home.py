@@ -46,6 +46,14 @@ def test_a_damaged_counter_is_said_and_not_guessed(tmp_path: Path) -> None:
         Home(tmp_path).next_incarnation()
 
 
+@pytest.mark.parametrize("value", [1 << 53, (1 << 53) - 2, 10**30])
+def test_a_counter_beyond_its_range_is_said(tmp_path: Path, value: int) -> None:
+    (tmp_path / "incarnation").write_text(str(value))
+    with pytest.raises(ConfigError, match=f"incarnation holds {value}"):
+        Home(tmp_path).next_incarnation()
+    assert (tmp_path / "incarnation").read_text() == str(value), "nothing is overwritten"
+
+
 def test_a_damaged_identity_is_said(tmp_path: Path) -> None:
     for text in ("xyz", "abcd"):
         (tmp_path / "node.key").write_text(text)
