@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from swarm.gossip.membership import Member
+from swarm.gossip.records import StaticRecord
 from swarm.hosting import Rival
 from swarm.routing.cost import Candidate, SwarmView, Wire
 from swarm.routing.planner import missing_layers
@@ -37,7 +38,11 @@ class Own:
 def swarm_view(
     own: Own, members: Sequence[Member], is_usable: Callable[[Member], bool]
 ) -> SwarmView:
-    """Shards that may be used now, all measured pairs. `is_usable` knows links and penalties."""
+    """Shards that may be used now, all measured pairs. `is_usable` knows links and penalties.
+
+    Who says of a model what `known_models` does not hold for true serves some other model.
+    """
+    specs = known_models(own, members)
     candidates: list[Candidate] = []
     wires: dict[tuple[NodeId, NodeId], Wire] = {}
     for member in members:
@@ -46,7 +51,8 @@ def swarm_view(
         for link in member.dynamic.links:
             wires[(member.node, link.peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
         if is_usable(member) and not member.static.leaving:
-            candidates += _candidates(member.node, member.static.shards, member.dynamic.speeds)
+            shards = _sound_shards(member.static, specs)
+            candidates += _candidates(member.node, shards, member.dynamic.speeds)
     if not own.leaving:
         candidates += _candidates(own.node, own.shards, own.speeds)
     for peer, link in own.links.items():
@@ -55,12 +61,18 @@ def swarm_view(
 
 
 def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec]:
-    """Every model that a living member, or this node, has."""
-    models: dict[ModelId, ModelSpec] = {}
+    """Every model that a living member, or this node, has.
+
+    The spec of an own checkpoint is true; of others, what most members say, then under the name
+    that most of those give it. Ties go to whoever has the lowest NodeId.
+    """
+    said: dict[ModelId, dict[NodeId, ModelSpec]] = {}
     for member in members:
         living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
-        if living and member.static is not None:
-            models.update((spec.model_id, spec) for spec in member.static.models)
+        if living and member.static is not None and member.node != own.node:
+            for spec in member.static.models:
+                said.setdefault(spec.model_id, {})[member.node] = spec
+    models = {model_id: _agreed(specs) for model_id, specs in said.items()}
     models.update((spec.model_id, spec) for spec in own.models)
     return dict(sorted(models.items(), key=lambda item: (item[1].name, item[0])))
 
@@ -116,6 +128,42 @@ def node_view(
         goodput_bytes_s=link.goodput_bytes_s if link else None,
         penalty_s=penalty_s,
     )
+
+
+def _agreed(said: Mapping[NodeId, ModelSpec]) -> ModelSpec:
+    alike = _largest_group(said, _facts)
+    named = _largest_group(alike, lambda spec: spec.name)
+    return named[min(named)]
+
+
+def _largest_group(
+    said: Mapping[NodeId, ModelSpec], key: Callable[[ModelSpec], Hashable]
+) -> dict[NodeId, ModelSpec]:
+    """Those who agree on `key`; of groups of one size, the one with the lowest NodeId."""
+    groups: dict[Hashable, dict[NodeId, ModelSpec]] = {}
+    for node in sorted(said):
+        groups.setdefault(key(said[node]), {})[node] = said[node]
+    return max(groups.values(), key=len)
+
+
+def _facts(spec: ModelSpec) -> ModelSpec:
+    """All that the ModelId stands for. The name is each owner's own, mostly that of a folder."""
+    return replace(spec, name="")
+
+
+def _sound_shards(
+    static: StaticRecord, specs: Mapping[ModelId, ModelSpec]
+) -> tuple[ShardInfo, ...]:
+    """Shards of models that their own node describes as they are known, and within their layers."""
+    theirs = {spec.model_id: _facts(spec) for spec in static.models}
+    sound = []
+    for shard in static.shards:
+        spec = specs.get(shard.model_id)
+        if spec is None or not spec.layers.covers(shard.layers):
+            continue
+        if theirs.get(shard.model_id, _facts(spec)) == _facts(spec):
+            sound.append(shard)
+    return tuple(sound)
 
 
 def _candidates(
