@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
+from rich.segment import Segment
 
 from swarm.config import as_toml, load_config
 from swarm.errors import ConfigError, SwarmError
+from swarm.notes import json_text, printable
 from swarm.options import JoinOptions, parse_address, parse_bytes, parse_layers
 
 DEFAULT_HOME = Path("~/.swarm")
@@ -34,6 +36,32 @@ app.add_typer(key_app, name="key")
 Home = Annotated[Path, typer.Option("--home", help="Folder of the node's keys and state.")]
 
 
+class _Inert:
+    """Something to show, without its control characters: names and answers come from others."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._shown, options):
+            if segment.control:
+                yield segment
+            else:
+                lines = map(printable, segment.text.split("\n"))
+                yield Segment("\n".join(lines), segment.style)
+
+
+class _InertHook(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Inert(shown) for shown in renderables]
+
+
+def _console(width: int | None = None) -> Console:
+    console = Console(highlight=False, width=width)
+    console.push_render_hook(_InertHook())
+    return console
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; the exit status."""
     try:
@@ -41,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except SwarmError as error:
-        print(f"swarm: {error}", file=sys.stderr)
+        print(f"swarm: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -135,10 +163,10 @@ def status(
 
     state = GatewayClient(running_node(home.expanduser()).url).state()
     if as_json:
-        print(json.dumps(state, indent=2, ensure_ascii=False))
+        print(json_text(state, indent=2))
     else:
         is_piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-        console = Console(highlight=False, width=PIPED_COLUMNS if is_piped else None)
+        console = _console(width=PIPED_COLUMNS if is_piped else None)
         console.print(status_view(state))
 
 
@@ -159,7 +187,7 @@ def chat(
     from swarm.gateway.client_io import GatewayClient, running_node
 
     client = GatewayClient(url or running_node(home.expanduser()).url)
-    console = Console(highlight=False)
+    console = _console()
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     conversation = Chat(
         client,

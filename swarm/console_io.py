@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TextIO
 
-from swarm.notes import Level, Note, as_json, as_text
+from swarm.notes import Level, Note, as_json, as_text, printable
 
 QUIET_EVENTS = frozenset({"link.up", "link.down"})
 """Shown in the log, not as sentences."""
@@ -33,8 +33,9 @@ class Console:
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
+        """One line. Names in it may come from peers: they cannot steer the terminal."""
         if not self._json:
-            self._write(sys.stdout, sentence)
+            self._write(sys.stdout, printable(sentence))
 
     def _write(self, stream: TextIO, line: str) -> None:
         """A reader that went away must not stop the node."""

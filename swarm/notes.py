@@ -40,7 +40,7 @@ def note(event: str, level: Level = Level.INFO, **fields: FieldValue) -> Note:
 
 
 def as_text(entry: Note) -> str:
-    """One `event key=value` line; strings with blanks are quoted."""
+    """One `event key=value` line; strings with blanks or unprintable letters are quoted."""
     return " ".join([entry.event, *(f"{key}={_text(value)}" for key, value in entry.fields)])
 
 
@@ -52,11 +52,25 @@ def as_json(entry: Note, *, wall_time: str, monotonic_s: float) -> str:
         "level": entry.level.name,
         "event": entry.event,
     }
-    return json.dumps(row | dict(entry.fields), ensure_ascii=False)
+    return json_text(row | dict(entry.fields))
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """JSON that a terminal takes for text: escapes and direction marks in it are spelled out."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
+    return json.dumps(value, indent=indent, ensure_ascii=True)
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere, fit for one line of a terminal: a blank for each unprintable letter."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _text(value: FieldValue) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(" \"'=\n") else text
+    plain = text.isprintable() and not set(text) & set(" \"'=")
+    return text if text and plain else json_text(text)

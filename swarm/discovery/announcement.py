@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from swarm.notes import printable
 from swarm.terms import Address, NodeId
 
 SERVICE_TYPE = "_swarm._tcp.local."
@@ -69,8 +70,8 @@ def read_entry(
     if port is None or not 0 < port < 65536:
         return None
     usable = [host for host in hosts if _is_dialable(host)]
-    shown = "".join(letter for letter in name if letter.isprintable())
-    return Heard(NodeId(node), tag, shown, tuple(Address(host, port) for host in usable))
+    addresses = tuple(Address(host, port) for host in usable)
+    return Heard(NodeId(node), tag, printable(name), addresses)
 
 
 def _text(properties: Mapping[bytes, bytes | None], key: bytes) -> str:

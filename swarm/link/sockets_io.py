@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from swarm import notes
 from swarm.terms import Address
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
@@ -75,7 +76,7 @@ def remote_host(peername: Any) -> str:
 
 def printable(text: str) -> str:
     """Text from the other side, fit for a log line."""
-    return "".join(letter for letter in text if letter.isprintable())[:_TEXT_MAX]
+    return notes.printable(text[:_TEXT_MAX])
 
 
 def plain_error(error: Exception) -> str:

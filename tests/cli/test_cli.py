@@ -105,6 +105,25 @@ def test_status_shows_nodes_models_and_sessions(
         assert wanted in out
 
 
+STEERING = "\x1b[2J\x9bZ\u202e"
+
+
+def test_no_name_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    views = (model(f"m{STEERING}"),)
+    with gateway(lambda: FakeNode(views=views)) as (_, served):
+        save_gateway(tmp_path, served.url)
+        shown = [run(capsys, "status", "--home", tmp_path)[1]]
+        shown.append(run(capsys, "status", "--json", "--home", tmp_path)[1])
+    with gateway(lambda: FakeNode(views=(*views, model("b")))) as (_, served):
+        shown.append(run(capsys, "chat", "--url", served.url)[2])
+    assert "[2J" in shown[0] and json.loads(shown[1])["models"][0]["name"] == f"m{STEERING}"
+    assert "several models" in shown[2]
+    for text in shown:
+        assert all(line.isprintable() for line in text.split("\n")), ascii(text)
+
+
 def test_status_as_json_is_the_state(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with gateway(FakeNode) as (_, served):
         save_gateway(tmp_path, served.url)
@@ -128,6 +147,14 @@ def talk(
         status, out, err = run(capsys, "chat", "--url", served.url, *arguments)
     assert "Traceback" not in out + err
     return status, out, node.orders
+
+
+def test_no_answer_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds the head chooses the text."""
+    status, out, _ = talk(capsys, monkeypatch, [saying("one\x1b[2J\ntwo")], "hello\n/exit\n")
+    assert status == 0 and "one [2J\ntwo" in out and "\x1b" not in out
 
 
 def test_a_chat_streams_and_shows_its_route(

@@ -155,7 +155,7 @@ def test_addresses_that_cannot_be_dialled_are_left_out() -> None:
     heard = read_entry(properties, hosts, 7000)
     assert heard is not None
     assert [address.host for address in heard.addresses] == ["fe80::1%2", "10.0.0.1"]
-    assert heard.name == "[2Jn", "nothing that a terminal obeys"
+    assert heard.name == " [2Jn", "nothing that a terminal obeys"
 
 
 def test_invite_line_can_be_typed_as_it_is() -> None:
