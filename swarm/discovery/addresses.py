@@ -62,6 +62,7 @@ class AddressBook:
         self._config = config
         self._rng = rng
         self._own: frozenset[Address] = frozenset()
+        self._reached_self: set[Address] = set()
         self._seeds: set[Address] = set()
         self._candidates: dict[Key, _Candidate] = {}
         self._link_count = 0
@@ -69,12 +70,12 @@ class AddressBook:
     # ------------------------------------------------------------ facts
 
     def own_addresses(self, addresses: tuple[Address, ...]) -> None:
-        """Where this node itself listens: never dialled."""
-        self._own |= frozenset(addresses)
+        """Where this node itself listens now: never dialled. What it left may be another's."""
+        self._own = frozenset(addresses)
 
     def reached_self(self, address: Address) -> None:
         """A dial to `address` ended at this very node."""
-        self._own |= {address}
+        self._reached_self.add(address)
         self._candidates.pop(address, None)
 
     def sighted(
@@ -138,7 +139,11 @@ class AddressBook:
                 self._dial_missed(candidate, now)
 
     def network_changed(self, now: float) -> None:
-        """Own interfaces changed or the machine woke up: everybody absent is worth a try."""
+        """Own interfaces changed or the machine woke up: everybody absent is worth a try.
+
+        Which addresses lead to this node itself must be found out anew, at one dial each.
+        """
+        self._reached_self.clear()
         for candidate in self._candidates.values():
             self._hasten(candidate, now, fresh=True)
 
@@ -218,7 +223,7 @@ class AddressBook:
 
     def _is_usable(self, address: Address, node: NodeId | None) -> bool:
         """Not ours, and not where somebody else is linked at this moment."""
-        if address in self._own:
+        if address in self._own or address in self._reached_self:
             return False
         taken = (c for c in self._candidates.values() if c.proven == address)
         return all(candidate.key == node for candidate in taken)

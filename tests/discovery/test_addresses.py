@@ -83,6 +83,26 @@ def test_own_addresses_are_never_dialled() -> None:
     assert peers.next_deadline() is None
 
 
+def test_an_address_that_we_left_may_be_anothers() -> None:
+    peers = book()
+    peers.own_addresses((at(1),))
+    peers.own_addresses((at(2),))
+    peers.network_changed(1.0)
+    peers.sighted(A, (at(1), at(2)), Source.MDNS, 2.0)
+    assert dials(peers, 3.0) == [Dial((at(1),), A)]
+
+
+def test_what_led_to_ourselves_is_forgotten_only_with_the_network() -> None:
+    peers = book()
+    peers.reached_self(at(5))
+    peers.own_addresses((at(1),))
+    peers.sighted(None, (at(5),), Source.MDNS, 1.0)
+    assert dials(peers, 2.0) == []
+    peers.network_changed(3.0)
+    peers.sighted(None, (at(5),), Source.MDNS, 4.0)
+    assert dials(peers, 5.0) == [Dial((at(5),), None)]
+
+
 def test_an_endpoint_becomes_the_node_that_answers_there() -> None:
     peers = book()
     peers.sighted(None, (at(1),), Source.SEED, 0.0)
