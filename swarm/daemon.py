@@ -43,7 +43,7 @@ from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
-from swarm.notes import Level, NoteSink, note
+from swarm.notes import Level, NoteSink, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import Address, Incarnation, ModelId, NodeId
@@ -51,6 +51,8 @@ from swarm.terms import Address, Incarnation, ModelId, NodeId
 RECORD_DOMAIN = b"gossip record"
 MEMORY_SHARE = 0.7
 """Of the memory free at start, where the owner sets no `--memory`."""
+NAME_LETTERS_MAX = 128
+"""Of a node's or a model's name as others see it."""
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 FOREIGN_LISTEN_S = 1.5
 """How long a first start listens for swarms that it might have been meant to join."""
@@ -168,16 +170,26 @@ class _LocalCheckpoints:
         self.core: NodeCore | None = None
 
     async def read(self, model_id: ModelId, name: str) -> bytes | None:
+        found = await self.read_piece(model_id, name, 0, -1)
+        return None if found is None else found[1]
+
+    async def read_piece(
+        self, model_id: ModelId, name: str, offset: int, count: int
+    ) -> tuple[int, bytes] | None:
         known = self.core.manifests().get(model_id) if self.core is not None else None
         if known is None:
             return None
         file = Path(known[1]).with_name(name)
-        return await asyncio.to_thread(_read, file)
+        return await asyncio.to_thread(_read_piece, file, offset, count)
 
 
-def _read(file: Path) -> bytes | None:
+def _read_piece(file: Path, offset: int, count: int) -> tuple[int, bytes] | None:
+    """The file's size and `count` bytes (-1: all) from `offset` on; None when it is not there."""
     try:
-        return file.read_bytes()
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            stream.seek(offset)
+            return size, stream.read(count)
     except OSError:
         return None
 
@@ -233,7 +245,7 @@ class _Node:
         self._key = key
         self._identity = Identity(home.node_seed(secrets.token_bytes))
         self._incarnation = Incarnation(home.next_incarnation())
-        self._name = options.name or socket.gethostname()
+        self._name = printable(options.name or socket.gethostname())[:NAME_LETTERS_MAX]
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -295,8 +307,8 @@ class _Node:
             psutil.virtual_memory().available * MEMORY_SHARE
         )
         wishes = [
-            Wish(str(Path(path).resolve()), Path(path).resolve().name, self._options.layers)
-            for path in self._options.model
+            Wish(str(path), printable(path.name)[:NAME_LETTERS_MAX], self._options.layers)
+            for path in dict.fromkeys(Path(text).resolve() for text in self._options.model)
         ]
         me = self._identity.node_id
         budget = Budget.of(memory, self._config.shard)

@@ -20,6 +20,8 @@ CHUNK_BYTES = 256 * 1024
 FILE_BYTES_MAX = 256 * 1024 * 1024
 """Tokenizers of large vocabularies take some 30 MB."""
 CHUNK_TIMEOUT_S = 5.0
+FILE_TIMEOUT_S = 60.0
+"""For a whole file over all peers; each gets an equal part of what is left when it is asked."""
 CACHED_FILES_MAX = 64
 ANSWERS_MAX = 64
 """Pieces being read for peers at one time; each takes at most one chunk of memory."""
@@ -32,6 +34,11 @@ class LocalFiles(Protocol):
 
     async def read(self, model_id: ModelId, name: str) -> bytes | None:
         """The file's bytes, or None when this node does not have it."""
+
+    async def read_piece(
+        self, model_id: ModelId, name: str, offset: int, count: int
+    ) -> tuple[int, bytes] | None:
+        """The file's size and up to `count` bytes from `offset` on, without reading the rest."""
 
 
 class ModelFiles:
@@ -99,23 +106,39 @@ class ModelFiles:
             if name not in digests:
                 raise FileNotFoundError(name)
             digest = digests[name]
-        for peer in self._holders(model_id):
-            data = await self._fetch_from(peer, model_id, name)
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + FILE_TIMEOUT_S
+        holders = list(self._holders(model_id))
+        for index, peer in enumerate(holders):
+            share_s = (ends_at - clock()) / (len(holders) - index)
+            data = await self._fetch_within(share_s, peer, model_id, name)
             if data is not None and _is_genuine(data, model_id, digest):
                 return self._keep(key, data)
         raise LinkError(f"no peer could hand out {name} of the model")
 
+    async def _fetch_within(
+        self, limit_s: float, peer: NodeId, model_id: ModelId, name: str
+    ) -> bytes | None:
+        try:
+            return await asyncio.wait_for(self._fetch_from(peer, model_id, name), limit_s)
+        except TimeoutError:
+            return None
+
     async def _fetch_from(self, peer: NodeId, model_id: ModelId, name: str) -> bytes | None:
+        """Whole pieces only: whoever sends less than it must would keep us busy for ever."""
         data = bytearray()
-        while True:
+        total: int | None = None
+        while total is None or len(data) < total:
             chunk = await self._ask(peer, FileRequest(model_id, name, len(data)))
             if chunk is None or not 0 <= chunk.total <= FILE_BYTES_MAX:
                 return None
-            data += chunk.payload
-            if len(data) >= chunk.total:
-                return bytes(data)
-            if not chunk.payload or chunk.offset + len(chunk.payload) != len(data):
+            if chunk.offset != len(data) or chunk.total != (total or chunk.total):
                 return None
+            total = chunk.total
+            if len(chunk.payload) != min(CHUNK_BYTES, total - len(data)):
+                return None
+            data += chunk.payload
+        return bytes(data)
 
     async def _ask(self, peer: NodeId, request: FileRequest) -> FileChunk | None:
         where = (peer, request.model_id, request.name)
@@ -132,12 +155,14 @@ class ModelFiles:
 
     async def _answer(self, peer: NodeId, request: FileRequest) -> None:
         known = request.name == MANIFEST_NAME or request.name in TEXT_NAMES
-        data = await self._local.read(request.model_id, request.name) if known else None
-        if data is None or not 0 <= request.offset <= len(data):
-            reply = FileChunk(request.model_id, request.name, request.offset, -1)
+        model_id, name, offset = request.model_id, request.name, request.offset
+        found = None
+        if known and 0 <= offset <= FILE_BYTES_MAX:
+            found = await self._local.read_piece(model_id, name, offset, CHUNK_BYTES)
+        if found is None or offset > found[0]:
+            reply = FileChunk(model_id, name, offset, -1)
         else:
-            part = data[request.offset : request.offset + CHUNK_BYTES]
-            reply = FileChunk(request.model_id, request.name, request.offset, len(data), part)
+            reply = FileChunk(model_id, name, offset, *found)
         self._send(peer, reply)
 
 

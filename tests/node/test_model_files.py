@@ -6,10 +6,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from swarm import model_files_io
+from swarm.daemon import _read_piece
 from swarm.errors import LinkError
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import ANSWERS_MAX, ModelFiles
@@ -28,9 +31,17 @@ FILES = {MANIFEST_NAME: MANIFEST, "tokenizer.json": TOKENIZER}
 class Local:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
+        self.whole_reads = 0
 
     async def read(self, model_id: ModelId, name: str) -> bytes | None:
+        self.whole_reads += 1
         return self.files.get(name) if model_id == MODEL else None
+
+    async def read_piece(
+        self, model_id: ModelId, name: str, offset: int, count: int
+    ) -> tuple[int, bytes] | None:
+        data = self.files.get(name) if model_id == MODEL else None
+        return None if data is None else (len(data), data[offset : offset + count])
 
 
 class Net:
@@ -38,8 +49,11 @@ class Net:
 
     def __init__(self, files: dict[str, dict[str, bytes]]) -> None:
         self.spoil: Callable[[str, Message], Message | None] = lambda sender, message: message
+        self.locals = {name: Local(content) for name, content in files.items()}
         self.nodes = {
-            name: ModelFiles(Local(content), self._sender(name), lambda model: self.holders(files))
+            name: ModelFiles(
+                self.locals[name], self._sender(name), lambda model: self.holders(files)
+            )
             for name, content in files.items()
         }
 
@@ -83,6 +97,72 @@ def test_own_files_need_nobody() -> None:
 
 def test_a_pure_gateway_fetches_in_pieces() -> None:
     assert run(Net({"me": {}, "a": FILES}), "tokenizer.json") == TOKENIZER
+
+
+def test_handing_out_reads_no_more_than_the_piece() -> None:
+    net = Net({"me": {}, "a": FILES})
+    run(net, "tokenizer.json")
+    assert net.locals["a"].whole_reads == 0
+
+
+def test_a_piece_is_read_where_it_lies(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(b"0123456789")
+    assert _read_piece(file, 4, 3) == (10, b"456")
+    assert _read_piece(file, 8, 5) == (10, b"89")
+    assert _read_piece(file, 20, 5) == (10, b"")
+    assert _read_piece(file, 0, -1) == (10, b"0123456789")
+    assert _read_piece(tmp_path / "nothing", 0, 1) is None
+
+
+def crumbs(message: Message) -> Message:
+    """One letter a piece: each is news, and the file would take a day."""
+    if isinstance(message, FileChunk) and message.name == "tokenizer.json":
+        return replace(message, payload=bytes(message.payload)[:1])
+    return message
+
+
+def growing(message: Message) -> Message:
+    if isinstance(message, FileChunk) and message.offset:
+        return replace(message, total=message.total + model_files_io.CHUNK_BYTES)
+    return message
+
+
+def elsewhere(message: Message) -> Message:
+    if isinstance(message, FileChunk) and message.offset:
+        return replace(message, offset=message.offset + 1)
+    return message
+
+
+@pytest.mark.parametrize("spoil", [crumbs, growing, elsewhere])
+def test_whoever_sends_other_than_whole_pieces_is_passed_over(
+    spoil: Callable[[Message], Message],
+) -> None:
+    net = Net({"me": {}, "evil": FILES, "good": FILES})
+    asked: list[Message] = []
+
+    def between(sender: str, message: Message) -> Message:
+        asked.append(message)
+        return spoil(message) if sender == "evil" else message
+
+    net.spoil = between
+    assert run(net, "tokenizer.json") == TOKENIZER
+    assert len(asked) <= 2 * 2 + 2 * 2 + 2 * 3, "given up at the first bad piece"
+
+
+def test_a_file_takes_no_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files_io, "FILE_TIMEOUT_S", 0.02)
+    net = Net({"me": {}, "mute": FILES})
+    net.spoil = lambda sender, message: None if sender == "mute" else message
+    with pytest.raises(LinkError):
+        run(net, "tokenizer.json")
+
+
+def test_a_slow_peer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files_io, "FILE_TIMEOUT_S", 0.5)
+    net = Net({"me": {}, "a mute one": FILES, "b": FILES})
+    net.spoil = lambda sender, message: None if sender == "a mute one" else message
+    assert run(net, "tokenizer.json") == TOKENIZER
 
 
 def test_a_lying_peer_is_passed_over() -> None:

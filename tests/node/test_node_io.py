@@ -118,6 +118,11 @@ class Memory:
     async def read(self, model_id: ModelId, name: str) -> bytes | None:
         return b"text" if name == "tokenizer.json" else None
 
+    async def read_piece(
+        self, model_id: ModelId, name: str, offset: int, count: int
+    ) -> tuple[int, bytes] | None:
+        return None
+
 
 class Bench:
     """One node on the running loop."""
