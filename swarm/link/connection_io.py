@@ -1,13 +1,16 @@
 """One TCP connection: its handshake, then sealed messages of one lane.
 
 A connection decides nothing about links: it tells its owner what happened. Whatever the other
-side sends ends at worst in `ended`, with a reason; nothing of it reaches the event loop.
+side sends ends at worst in `ended`, with a reason; nothing of it reaches the event loop. Where it
+sets off a bug of ours, that too costs this connection only: the owner is told by `broken`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from swarm.config import LinkConfig
@@ -46,6 +49,9 @@ class ConnectionOwner(Protocol):
     def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
         """Told once, whatever ended it, also when this side did."""
 
+    def broken(self, connection: Connection, error: Exception) -> None:
+        """The owner itself failed over what came in: a bug. Told once; `ended` follows."""
+
     def gone(self, connection: Connection) -> None:
         """Told last: the socket is closed."""
 
@@ -82,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: Message | None = None
         self._draining = False
         self._ended = False
+        self._broken = False
         self._deadline: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------ what the owner may do
@@ -157,8 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         self.bytes_in += nbytes
         self._buffer.filled(nbytes)
         if not self._ended:
-            self._owner.heard(self)
-            self._drain()
+            self._drain(fresh=True)
 
     def eof_received(self) -> bool:
         self._finish(CLOSED_BY_PEER, orderly=False)
@@ -176,25 +182,42 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.busy = False
         if not self._ended:
-            self._owner.writable(self)
+            self._guarded(partial(self._owner.writable, self))
 
     # ------------------------------------------------------------ inside
 
-    def _drain(self) -> None:
-        """Handle what is whole in the buffer. Every fault of the other side ends here."""
+    def _drain(self, *, fresh: bool = False) -> None:
+        """Handle what is whole in the buffer; `fresh`: bytes have just come."""
         if self._draining:
             return
         self._draining = True
         try:
-            while not self._ended and (self._held is None or self._offer_held()):
-                body = self._buffer.next_body()
-                if body is None:
-                    break
-                self._on_body(body)
-        except (RemoteProtocolError, HandshakeFailed) as error:
-            self.fail(str(error))
+            self._guarded(self._handle_fresh if fresh else self._handle_whole)
         finally:
             self._draining = False
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """The root of all that the other side sets going: every fault ends here."""
+        try:
+            step()
+        except (RemoteProtocolError, HandshakeFailed) as error:
+            self.fail(printable(str(error)))
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not spread to other links
+            if not self._broken:
+                self._broken = True
+                self._owner.broken(self, error)
+            self.fail(f"a fault of this node: {type(error).__name__}")
+
+    def _handle_fresh(self) -> None:
+        self._owner.heard(self)
+        self._handle_whole()
+
+    def _handle_whole(self) -> None:
+        while not self._ended and (self._held is None or self._offer_held()):
+            body = self._buffer.next_body()
+            if body is None:
+                break
+            self._on_body(body)
 
     def _offer_held(self) -> bool:
         message = self._held
@@ -270,4 +293,4 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._ended = True
         self.settled()
-        self._owner.ended(self, cause, orderly)
+        self._guarded(partial(self._owner.ended, self, cause, orderly))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import assert_never
 
 from swarm.config import LinkConfig
@@ -26,19 +28,16 @@ from swarm.link.lanes import (
 )
 from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, LinkEvents, LinkStats, Peer
 from swarm.link.quality import Upkeep
-from swarm.messages import (
-    GoodputEcho,
-    GoodputProbe,
-    Lane,
-    Message,
-    Ping,
-    Pong,
-)
+from swarm.link.sockets_io import printable
+from swarm.messages import GoodputEcho, GoodputProbe, Lane, Message, Ping, Pong
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address, Incarnation, NodeId, short
 
 _NOTES_PER_S = 5.0
 _NOTES_BURST = 20.0
+_FAULTS_PER_S = 1 / 60
+_FAULTS_BURST = 10.0
+"""Notes of own faults: what a peer sets off once it can set off again on its next link."""
 _CLOSE_TIMEOUT_S = 3.0
 """`close_all` waits no longer for sockets to go; a goodbye lingers for a second."""
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER)
@@ -84,6 +83,7 @@ class TcpLinks:
         self._gate = HandshakeGate(config.handshakes_half_open_max, config.handshakes_per_second)
         self._replays = ReplayCache()
         self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
+        self._fault_budget = NoteBudget(_FAULTS_PER_S, _FAULTS_BURST)
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._links: dict[NodeId, _LinkUpkeep] = {}
@@ -224,6 +224,23 @@ class TcpLinks:
             self._note_refusal(connection, cause)
         self._apply(self._table.lost(connection.number, cause, orderly))
         self._dialler.ended(connection, cause)
+
+    def broken(self, connection: Connection, error: Exception) -> None:
+        suppressed = self._fault_budget.take(self._clock())
+        if suppressed is None:
+            return
+        found = connection.established
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        self._notes(
+            note(
+                "link.fault",
+                Level.ERROR,
+                peer="" if found is None else short(found.node),
+                error=printable(f"{type(error).__name__}: {error}"),
+                where=f"{PurePath(last.filename).name}:{last.lineno}",
+                suppressed=suppressed,
+            )
+        )
 
     def gone(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

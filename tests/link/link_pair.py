@@ -43,6 +43,8 @@ class Recorder:
         self.heard_count = 0
         self.notes: list[Note] = []
         self.on_message: Callable[[NodeId, Message], None] = lambda peer, message: None
+        self.faults_expected = 0
+        """An assertion that fails inside an event ends as one of these, so they are counted."""
         self._changed = asyncio.Event()
 
     def link_up(self, peer: Peer) -> None:
@@ -167,6 +169,7 @@ class Bench:
         for node in self._nodes:
             await node.links.close_all("the test is over")
             assert not node.events.noted("link.close_incomplete")
+            assert len(node.events.noted("link.fault")) == node.events.faults_expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from link_pair import (
@@ -23,8 +24,9 @@ from link_pair import (
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.link.handshake import ProtocolRange
 from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, LinkStats
-from swarm.messages import FileChunk, FileRequest, Heartbeat, ModelId, Suspicion
-from swarm.terms import Address, Incarnation
+from swarm.messages import FileChunk, FileRequest, Heartbeat, Message, ModelId, Suspicion
+from swarm.notes import Level
+from swarm.terms import Address, Incarnation, NodeId, short
 
 MODEL = ModelId("0" * 32)
 Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
@@ -304,7 +306,7 @@ def test_goodbye_is_orderly_on_both_sides(link: Scenario) -> None:
         await pair.left.events.until(lambda: pair.left.events.all("down"))
         await pair.right.events.until(lambda: pair.right.events.all("down"))
         assert pair.left.events.all("down") == [("down", pair.right.id, "leaving\nnow", True)]
-        assert pair.right.events.all("down") == [("down", pair.left.id, "leavingnow", True)]
+        assert pair.right.events.all("down") == [("down", pair.left.id, "leaving now", True)]
         assert pair.left.links.peers() == ()
         assert pair.left.links.stats(pair.right.id) is None
         assert pair.left.links.data_lane_busy(pair.right.id)
@@ -325,6 +327,69 @@ def test_a_message_that_the_node_rejects_closes_the_link_with_its_reason(link: S
         assert pair.right.events.all("down")[0][2:] == ("nonsense about a record", False)
         await pair.left.events.until(lambda: pair.left.events.all("down"))
         assert not pair.left.events.all("down")[0][3]
+
+    link(scenario)
+
+
+def test_a_fault_of_the_node_costs_one_link_and_is_told_once(link: Scenario) -> None:
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        third = await bench.node()
+        pair.right.links.dial([third.address], third.id)
+        await pair.right.linked_to(third)
+        healthy = pair.right.events
+
+        def stumble(peer: NodeId, _: Message) -> None:
+            if peer == pair.left.id:
+                raise IndexError("list \x1b[2Jindex")
+
+        healthy.on_message, healthy.faults_expected = stumble, 1
+        for number in range(1, 4):
+            pair.left.links.send(pair.right.id, control(number))
+        await healthy.until(lambda: healthy.all("down"))
+        assert healthy.all("down")[0][1:] == (
+            pair.left.id, "a fault of this node: IndexError", False,
+        )  # fmt: skip
+        await pair.left.events.until(lambda: pair.left.events.all("down"))
+        (told,) = healthy.noted("link.fault")
+        assert told.level is Level.ERROR
+        assert told.get("peer") == short(pair.left.id)
+        assert told.get("error") == "IndexError: list  [2Jindex"
+        assert str(told.get("where")).startswith("test_link_conformance.py:")
+        before = len(healthy.messages)
+        third.links.send(pair.right.id, control(9))
+        await healthy.until(lambda: len(healthy.messages) > before)
+        pair.left.links.dial([pair.right.address], pair.right.id)
+        await pair.left.linked_to(pair.right)
+
+    link(scenario)
+
+
+@pytest.mark.parametrize("event", ["heard", "link_up", "link_down"])
+def test_a_fault_in_any_event_leaves_no_connection_behind(link: Scenario, event: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        left, right = await bench.node(), await bench.node()
+        usual = getattr(right.events, event)
+
+        def stumble(*arguments: Any) -> None:
+            usual(*arguments)
+            raise KeyError(event)
+
+        setattr(right.events, event, stumble)
+        right.events.faults_expected = 1
+        left.links.dial([right.address], right.id)
+        if event == "link_down":
+            await left.linked_to(right)
+            await right.linked_to(left)
+            left.links.close(right.id, "enough")
+        await right.events.until(lambda: right.events.noted("link.fault"))
+        await right.events.until(lambda: right.events.all("down"))
+        setattr(right.events, event, usual)
+        left.links.close(right.id, "enough")
+        await left.events.until(lambda: not left.events.up)
+        left.links.dial([right.address], right.id)
+        await left.linked_to(right)
+        await right.linked_to(left)
 
     link(scenario)
 
