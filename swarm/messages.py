@@ -299,7 +299,7 @@ class Credit(Message):
     epoch: Epoch
     kv_length: int
     origin: NodeId = NodeId("")
-    """Whose session it is; empty where the receiver is the origin (so too in `Gap` and `Step`)."""
+    """Whose session it is; may be empty where the receiver is the origin (so too in `Gap`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ class Step(Message):
     row_type: RowType
     payload: bytes | memoryview = b""
     origin: NodeId = NodeId("")
-    """Ids of sessions are unique per origin only; empty where the sender is the origin."""
+    """Ids of sessions are unique per origin only; may be empty where the sender is the origin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from swarm.messages import (
     Verdict,
 )
 from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
-from swarm.notes import Level, note
+from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
 from swarm.routing.planner import ViewPlanner
@@ -63,6 +63,7 @@ from swarm.terms import (
     NodeId,
     Order,
     SessionId,
+    ShardState,
 )
 
 
@@ -131,7 +132,7 @@ class NodeCore:
             self._leaving = True
             self._publish(now)
             for origin, failed in self._relay.farewells():
-                self._deliver(origin, failed)
+                self._deliver(origin, failed, now)
             self._tell("node.leaving", sessions=self._relay.session_count())
             self._settle(now)
 
@@ -258,6 +259,7 @@ class NodeCore:
         self._hosting.tick(rivals(self._own(), self._gossip.members()), now)
         self._publish_if_changed(now)
         self._origins.tick(now)
+        self._relay.tick(now)
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
@@ -271,6 +273,7 @@ class NodeCore:
             self._book.next_deadline(),
             self._hosting.next_deadline(),
             self._origins.next_deadline(),
+            self._relay.next_deadline(),
             self._sentinel.penalties.next_expiry(),
             self._sentinel.next_deadline(),
         )
@@ -365,8 +368,7 @@ class NodeCore:
     def _settle(self, now: float) -> None:
         """Gather effects of all parts; deliver what this node sends to itself; react to changes."""
         self._now = now
-        changed = self._gossip.take_changes()
-        if changed:
+        if changed := self._gossip.take_changes():
             self._members_changed(changed, now)
         while self._gather(now):
             pass
@@ -392,15 +394,14 @@ class NodeCore:
             self._dispatch(self._me, message, now)
         return bool(gathered)
 
-    def _deliver(self, peer: NodeId, message: Message, now: float | None = None) -> None:
+    def _deliver(self, peer: NodeId, message: Message, now: float) -> None:
         if peer == self._me:
-            self._dispatch(self._me, message, self._now if now is None else now)
+            self._dispatch(self._me, message, now)
             return
         self._out.append(Send(peer, message))
         if message.LANE is Lane.CONTROL:
-            moment = self._now if now is None else now
-            self._sentinel.vigil.sent(peer, moment)
-            self._gossip.sent(peer, moment)
+            self._sentinel.vigil.sent(peer, now)
+            self._gossip.sent(peer, now)
 
     def _members_changed(self, changed: tuple[NodeId, ...], now: float) -> None:
         for node in changed:
@@ -437,8 +438,7 @@ class NodeCore:
 
     def _publish(self, now: float) -> None:
         self._hosting.changed = False
-        for shard in self._hosting.shards():
-            self._relay.serve(shard)
+        self._relay.serve(s for s in self._hosting.shards() if s.state is ShardState.SERVING)
         self._ledger.resize(self._hosting.kv_capacity_bytes)
         record = StaticRecord(
             name=self.about.name,
@@ -496,7 +496,5 @@ class NodeCore:
         at = self._origins.token_at.get(model_id)
         return None if at is None else now - at
 
-    def _tell(
-        self, event: str, level: Level = Level.INFO, **fields: str | int | float | bool
-    ) -> None:
+    def _tell(self, event: str, level: Level = Level.INFO, **fields: FieldValue) -> None:
         self._out.append(Tell(note(event, level, **fields)))

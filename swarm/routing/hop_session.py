@@ -1,0 +1,168 @@
+"""What a hop knows of one session: how far it is, what it can deliver again, what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from swarm.messages import Begin, Open, Opened, Run, SessionProgress, Step
+from swarm.routing.outbox import Feed, Outbox, Rows, needs_credit
+from swarm.terms import Epoch, NodeId, SampledToken, SessionId, ShardInfo
+
+SessionKey = tuple[NodeId, SessionId]
+"""Origin and id: two origins may draw, or copy, the same id."""
+
+
+class Admission(Protocol):
+    """Accounts KV memory; `shard.kv_blocks.KvLedger` is the real one."""
+
+    def reserve(self, session: SessionId, byte_count: int) -> None:
+        """Raises KvExhausted. Reserving again replaces the session's reservation."""
+
+    def release(self, session: SessionId) -> int: ...
+
+
+class HopPhase(Enum):
+    OPENED = "opened"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A step of the present epoch whose rows, up to `stop`, are not in the KV yet."""
+
+    stop: int
+    needs_credit: bool
+
+
+@dataclass(slots=True)
+class HopSession:
+    """One session on this hop. `accepted` rows were given to the worker, `produced` came back."""
+
+    order: Open
+    origin: NodeId
+    shard: ShardInfo
+    worker_id: SessionId
+    """The session as the worker and the KV ledger know it: unique on this node."""
+    feed: Feed
+    opened_at: float
+    phase: HopPhase = HopPhase.OPENED
+    generation: int = 1
+    accepted: int = 0
+    produced: int = 0
+    send_from: int = 0
+    outbox: Outbox = field(default_factory=Outbox)
+    tokens: dict[int, SampledToken] = field(default_factory=dict)
+    held_steps: list[Step] = field(default_factory=list)
+    """Came before `Resume`: the feeder may have been told earlier."""
+    unanswered: list[Unanswered] = field(default_factory=list)
+    used_at: float = 0.0
+
+    @property
+    def session(self) -> SessionId:
+        return self.order.session
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.order.epoch
+
+    @property
+    def key(self) -> SessionKey:
+        return self.origin, self.session
+
+    @property
+    def outbox_start(self) -> int:
+        """First row whose result can be delivered again."""
+        if not self.order.head:
+            return self.outbox.start
+        return min(self.tokens, default=self.produced + 1) - 1
+
+    @property
+    def under_way(self) -> int:
+        """Steps that the feeder sent under this epoch and that are not done."""
+        return len(self.held_steps) + len(self.unanswered)
+
+    # ------------------------------------------------------------ what to say
+
+    def begin(self) -> Begin:
+        order = self.order
+        return Begin(
+            session=self.worker_id,
+            generation=self.generation,
+            model_id=order.model_id,
+            layers=order.layers,
+            embed=order.embed,
+            head=order.head,
+            prompt_count=order.prompt_count,
+            position_limit=order.position_limit,
+            sampling=order.sampling,
+        )
+
+    def run(self, rows: Rows) -> Run:
+        return Run(
+            session=self.worker_id,
+            generation=self.generation,
+            position=rows.position,
+            count=rows.count,
+            kind=rows.kind,
+            row_type=rows.row_type,
+            sample_from=max(self.send_from, self.order.prompt_count - 1),
+            payload=rows.payload,
+        )
+
+    def opened(self) -> Opened:
+        return Opened(self.session, self.epoch, self.accepted, self.outbox_start)
+
+    def progress(self, peer: NodeId) -> SessionProgress:
+        pending = self.accepted - self.produced
+        return SessionProgress(self.session, self.produced, pending, is_yours=self.origin == peer)
+
+    # ------------------------------------------------------------ what happens
+
+    def reopen(self, order: Open, shard: ShardInfo, now: float) -> None:
+        """Another route, same rows; nothing of the old epoch is answered any more."""
+        self.order, self.shard, self.opened_at = order, shard, now
+        self.phase = HopPhase.OPENED
+        self.held_steps.clear()
+        self.unanswered.clear()
+
+    def begin_again(self) -> Begin:
+        """Drop the KV and all rows, on purpose."""
+        self.generation += 1
+        self.accepted = self.produced = 0
+        self.outbox.clear()
+        self.tokens.clear()
+        return self.begin()
+
+    def resume(self, send_from: int) -> list[Step]:
+        """Start to run; returns the steps that waited for that."""
+        self.phase = HopPhase.RUNNING
+        self.send_from = send_from
+        self.feed.restart(send_from)
+        held, self.held_steps = self.held_steps, []
+        return held
+
+    def can_deliver(self, kv_length: int, send_from: int) -> bool:
+        """Whether a start with `kv_length` positions kept can send every row from `send_from`."""
+        return kv_length == 0 or send_from >= min(self.outbox_start, self.accepted)
+
+    def await_answer(self, rows: Rows) -> None:
+        self.unanswered.append(Unanswered(rows.stop, needs_credit(rows)))
+
+    def answer(self) -> bool:
+        """Forget the steps that are done now; whether one of them is worth a credit."""
+        done = [step for step in self.unanswered if step.stop <= self.produced]
+        self.unanswered = [step for step in self.unanswered if step.stop > self.produced]
+        return any(step.needs_credit for step in done)
+
+
+def peers_of(sessions: Sequence[HopSession], me: NodeId) -> dict[NodeId, list[SessionProgress]]:
+    """Who must hear of life from here, and how far their common sessions are."""
+    result: dict[NodeId, list[SessionProgress]] = {}
+    for s in sessions:
+        for peer in dict.fromkeys((s.origin, s.order.previous, s.order.next)):
+            if peer != me:
+                result.setdefault(peer, []).append(s.progress(peer))
+    return result
