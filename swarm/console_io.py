@@ -1,65 +1,234 @@
-"""What a running node writes: plain sentences for the person who started it, notes for the log."""
+"""What a running node writes: plain sentences for the person who started it, notes for the log.
+
+A thread of its own does the writing, so that a reader that stalls (`swarm join | less`) does not
+stop the node. What waits for it is bounded: the oldest log lines go, and their number is told.
+"""
 
 from __future__ import annotations
 
 import datetime
+import os
+import select
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
-from swarm.notes import Level, Note, as_json, as_text, printable
+from swarm.notes import FieldValue, Level, Note, as_json, as_text, note, printable
 
-QUIET_EVENTS = frozenset({"link.up", "link.down"})
-"""Shown in the log, not as sentences."""
+LINES_MAX = 2000
+"""Lines that wait for a reader; a few hundred kilobytes."""
+FLUSH_S = 2.0
+"""How long a node that stops waits for its reader."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """Where lines go. Its file descriptor is written to directly: a buffered stream that is
+    stuck in a write could not be closed when the process ends."""
+
+    stream: TextIO
+    descriptor: int | None
+    is_gone: bool = False
+
+    @staticmethod
+    def of(stream: TextIO) -> _Target:
+        try:
+            return _Target(stream, stream.fileno())
+        except (OSError, ValueError):  # it is no file
+            return _Target(stream, None)
+
+    def write(self, line: str) -> None:
+        """A reader that went away must not stop the node."""
+        if self.is_gone:
+            return
+        try:
+            if self.descriptor is None:
+                self.stream.write(line + "\n")
+                self.stream.flush()
+            else:
+                _write_all(self.descriptor, (line + "\n").encode(errors="replace"))
+        except (OSError, ValueError):
+            self.is_gone = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    target: _Target
+    text: str
+    is_log: bool
+
+
+class _Writer:
+    """A bounded queue of lines and the thread that writes them."""
+
+    def __init__(self, lines_max: int, notice: Callable[[int], _Line]) -> None:
+        """`notice` makes the line that tells how many were dropped."""
+        self._lines_max = lines_max
+        self._notice = notice
+        self._lines: deque[_Line] = deque()
+        self._dropped = 0
+        self._writing = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def put(self, line: _Line) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            if len(self._lines) >= self._lines_max:
+                oldest = next((i for i, old in enumerate(self._lines) if old.is_log), 0)
+                del self._lines[oldest]
+                self._dropped += 1
+            self._lines.append(line)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written; False where the reader did not take it in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines and not self._writing, timeout_s)
+
+    def close(self) -> None:
+        """Nothing more is taken; the thread ends with what waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while lines := self._next():
+            for line in lines:
+                line.target.write(line.text)
+
+    def _next(self) -> list[_Line]:
+        with self._changed:
+            self._writing = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._lines or self._closed)
+            if not self._lines:
+                return []
+            self._writing = True
+            dropped, self._dropped = self._dropped, 0
+            return [*([self._notice(dropped)] if dropped else []), self._lines.popleft()]
 
 
 class Console:
-    """Sentences on stdout, the log on stderr; as JSON, everything is a log line on stdout."""
+    """Sentences on stdout, the log on stderr; as JSON, everything is a log line on stdout.
 
-    def __init__(self, *, as_json_lines: bool, level: Level = Level.INFO) -> None:
+    Where both are one terminal, a note that has a sentence is shown by that alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json_lines: bool,
+        level: Level = Level.INFO,
+        out: TextIO | None = None,
+        log: TextIO | None = None,
+        lines_max: int = LINES_MAX,
+    ) -> None:
+        """`out`, `log`: instead of stdout and stderr."""
         self._json = as_json_lines
         self._level = level
+        self._out = _Target.of(out or sys.stdout)
+        self._log = self._out if as_json_lines else _Target.of(log or sys.stderr)
+        self._one_terminal = self._out.stream.isatty() and self._log.stream.isatty()
+        self._writer = _Writer(lines_max, self._notice)
 
     def note(self, entry: Note) -> None:
         if entry.level < self._level:
             return
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        if self._json:
-            self._write(sys.stdout, as_json(entry, wall_time=now, monotonic_s=time.monotonic()))
-            return
-        self._write(sys.stderr, f"{now} {entry.level.name:<7} {as_text(entry)}")
-        sentence = _sentence(entry)
-        if sentence:
+        sentence = None if self._json else _sentence(entry)
+        if sentence is None or not self._one_terminal:
+            self._writer.put(self._log_line(entry))
+        if sentence is not None:
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """One line. Names in it may come from peers: they cannot steer the terminal."""
-        if not self._json:
-            self._write(sys.stdout, printable(sentence))
+        """One line for a person only: what a note says too, or what no log may hold.
 
-    def _write(self, stream: TextIO, line: str) -> None:
-        """A reader that went away must not stop the node."""
+        Names in it may come from peers: they cannot steer the terminal.
+        """
+        if not self._json:
+            self._writer.put(_Line(self._out, printable(sentence), is_log=False))
+
+    def flush(self) -> None:
+        """Before something else writes to the terminal."""
+        self._writer.flush(FLUSH_S)
+
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        """Write what waits, as far as the reader takes it."""
+        self._writer.close()
+        self._writer.flush(timeout_s)
+
+    def _log_line(self, entry: Note) -> _Line:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        if self._json:
+            text = as_json(entry, wall_time=now, monotonic_s=time.monotonic())
+        else:
+            text = f"{now} {entry.level.name:<7} {as_text(entry)}"
+        return _Line(self._log, text, is_log=True)
+
+    def _notice(self, count: int) -> _Line:
+        return self._log_line(note("console.dropped", Level.WARNING, lines=count))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
         try:
-            print(line, file=stream, flush=True)
-        except (BrokenPipeError, ValueError):
-            return
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # somebody made the terminal non-blocking
+            select.select([], [descriptor], [])
+
+
+# -------------------------------------------------------------------- sentences
 
 
 def _sentence(entry: Note) -> str | None:
-    match entry.event:
-        case "model.covered":
-            return f"{entry.get('model')} is ready: all its layers are served."
-        case "model.uncovered":
-            return (
-                f"{entry.get('model')} is not complete: layers {entry.get('missing')} are missing."
-            )
-        case "shard.failed":
-            return f"{entry.get('model')} cannot be served here: {entry.get('reason')}"
-        case "swarm.foreign":
-            return (
-                f"Another swarm is on this network (tag {entry.get('tag')}, node "
-                f"{entry.get('node_name')}); to join it: swarm join --key KEY, "
-                "where `swarm key show` on one of its machines prints KEY."
-            )
-        case _:
-            return None
+    """What a note says to a person; None for what only a log needs."""
+    said = {name: _spoken(value) for name, value in entry.fields}
+    if entry.event == "model.uncovered" and not said.get("missing"):
+        return f"{said.get('model')} is not complete: nobody serves its first or its last part."
+    if entry.event == "node.leaving" and entry.get("sessions"):
+        return f"Leaving the swarm: {said['sessions']} running answers move to other nodes first."
+    template = SENTENCES.get(entry.event)
+    return template.format_map(_Fields(said)) if template else None
+
+
+def _spoken(value: FieldValue) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).rstrip(".")
+
+
+class _Fields(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+SENTENCES = {
+    "swarm.open": "This node joins the open swarm: anyone on this network may join it too, and "
+    "nodes that serve layers can read what passes through them.",
+    "swarm.heard": "Swarm {tag} is on this network (its node {node_name} was heard), but this "
+    "machine has no key for it.",
+    "swarm.foreign": "Another swarm is on this network (tag {tag}, node {node_name}). To join it, "
+    "type swarm join --key KEY; `swarm key show` on one of its machines prints the KEY.",
+    "key.made": "This machine has started a new swarm and made a key for it.",
+    "node.listening": "Node {node} listens for other nodes on {address}.",
+    "node.leaving": "Leaving the swarm.",
+    "gateway.listening": "The gateway is at {url}/v1: any OpenAI client can use it, and "
+    "`swarm chat` talks to it.",
+    "shard.intended": "This node is about to take layers {layers} of {model}.",
+    "shard.load": "Loading layers {layers} of {model}.",
+    "shard.serving": "Serving layers {layers} of {model}.",
+    "shard.failed": "{model} cannot be served here: {reason}.",
+    "worker.lost": "The worker process ended ({reason}); it is started again in {restart_s} s.",
+    "model.covered": "{model} is ready: all its layers are served.",
+    "model.uncovered": "{model} is not complete: nobody serves layers {missing}.",
+    "mdns.unavailable": "Other nodes cannot be found by multicast ({cause}); name one with "
+    "--peer HOST:PORT.",
+}

@@ -46,13 +46,14 @@ from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, NoteSink, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
-from swarm.terms import Address, Incarnation, ModelId, NodeId
+from swarm.terms import Address, Incarnation, ModelId, NodeId, short
 
 RECORD_DOMAIN = b"gossip record"
 MEMORY_SHARE = 0.7
 """Of the memory free at start, where the owner sets no `--memory`."""
 NAME_LETTERS_MAX = 128
 """Of a node's or a model's name as others see it."""
+WORKER_LINE_SHOWN = 500
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 FOREIGN_LISTEN_S = 1.5
 """How long a first start listens for swarms that it might have been meant to join."""
@@ -71,6 +72,7 @@ def run(options: JoinOptions) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_main(options, home, config, console))
     finally:
+        console.close()
         os.close(lock)
 
 
@@ -116,8 +118,7 @@ async def _swarm_key(
 ) -> SwarmKey:
     """Given, kept from before, or (on first use) asked for or drawn afresh."""
     if options.open_swarm:
-        console.say("Joining the open swarm: anyone on this network may join, and nodes that serve "
-                    "layers can read what passes through them.")  # fmt: skip
+        console.note(note("swarm.open", Level.WARNING))
         return OPEN_SWARM_KEY
     if options.key is not None:
         key = SwarmKey.parse(options.key)
@@ -128,11 +129,15 @@ async def _swarm_key(
         return kept
     heard = await _foreign_swarms(config) if config.discovery.mdns else {}
     for tag, name in heard.items():
-        console.say(f"Heard swarm {tag} (node {name}), for which there is no key here.")
+        console.note(note("swarm.heard", tag=tag, node_name=name))
+    console.flush()
     asked = _asked_key() if heard and sys.stdin.isatty() else None
     key = asked or SwarmKey.generate(secrets.token_bytes)
     home.save_swarm_key(key)
-    console.say("On the other machines, type:  " + invite_line(key.text))
+    if asked is None:
+        # The key itself is for the person alone: no log may hold it.
+        console.note(note("key.made", show_it_with="swarm key show"))
+        console.say("To add another machine to it, type there:  " + invite_line(key.text))
     return key
 
 
@@ -286,7 +291,7 @@ class _Node:
             for number in (signal.SIGINT, signal.SIGTERM):
                 with contextlib.suppress(NotImplementedError):
                     loop.remove_signal_handler(number)
-            self._console.say("Leaving; press Ctrl-C again to stop at once.")
+            self._console.say("To stop at once, press Ctrl-C again.")
             self._gateway.refuse_new()
             await self._io.leave(self._config.gateway.leave_grace_s)
         return 0
@@ -333,12 +338,15 @@ class _Node:
             loop=loop,
             clock=time.monotonic,
             entropy=secrets.token_bytes,
-            worker=WorkerClient(self._config.shard, events),
+            worker=WorkerClient(self._config.shard, events, self._worker_said),
             store=self._disk,
             files=files,
             sink=self._console.note,
         )
         return NodeIo(core, parts)
+
+    def _worker_said(self, line: str) -> None:
+        self._console.note(note("worker.log", line=line[:WORKER_LINE_SHOWN]))
 
     def _signer(self) -> Signer:
         return Signer(
@@ -376,8 +384,9 @@ class _Node:
         self._stack.push_async_callback(self._gateway.stop)
         url = f"http://{bound}"
         self._home.save_gateway(url, token)
-        self._console.say(f"Node {self._identity.node_id[:8]} listens for peers on {self._bound}.")
-        self._console.say(f"Gateway: {url}/v1  (OpenAI's API; `swarm chat` talks to it)")
+        here = note("node.listening", node=short(self._identity.node_id), address=str(self._bound))
+        self._console.note(here)
+        self._console.note(note("gateway.listening", url=url))
 
     async def _start_mdns(self) -> None:
         announcement = Announcement(

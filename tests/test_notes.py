@@ -41,6 +41,7 @@ def test_no_sentence_of_a_running_node_steers_a_terminal(
     console = Console(as_json_lines=False)
     console.note(note("model.covered", model=f"m{control}"))
     console.say(f"Heard swarm t (node {control}x)")
+    console.close()
     out, err = capsys.readouterr()
     assert (
         out.splitlines()[0].rstrip()

@@ -174,7 +174,6 @@ class Worker:
         spec = rules.model_spec(found.model_id, order.name or path.stem, filled, found.texts)
         element_bytes = self._dtype(config).itemsize
         sizes = rules.weight_sizes(found.manifest.tensors, element_bytes)
-        log("worker.inspected", model=spec.name, model_id=found.model_id)
         return Inspected(
             spec=spec,
             layer_weight_bytes=sizes.largest_layer,
@@ -227,7 +226,6 @@ class Worker:
         self._engines[order.model_id] = engine
         self._freed = True
         name = numeric_class(stage)
-        log("worker.loaded", layers=str(order.layers), numeric_class=name)
         return Loaded(
             model_id=order.model_id,
             layers=order.layers,

@@ -157,8 +157,7 @@ def test_from_inspection_to_tokens(tiny: tuple[Path, list[int]]) -> None:
         assert tokens == expected
         client.send(End(SESSION))
 
-    lines = play(story)
-    assert [line.split()[0] for line in lines] == ["worker.inspected"] * 2 + ["worker.loaded"]
+    assert play(story) == [], "what went well is told by messages"
 
 
 def test_a_killed_worker_is_told_once_and_starts_again(tiny: tuple[Path, list[int]]) -> None:
