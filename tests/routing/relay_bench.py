@@ -1,0 +1,204 @@
+"""One hop's relay without a node around it, and short names for what goes in and comes out."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+
+from swarm.config import RoutingConfig
+from swarm.effects import Effect, Send, Tell, ToWorker
+from swarm.messages import (
+    Begin,
+    Credit,
+    End,
+    FailureCode,
+    Gap,
+    HopFailed,
+    Message,
+    Open,
+    Opened,
+    Ran,
+    RefusalCode,
+    Refused,
+    Resume,
+    RowType,
+    Run,
+    Step,
+    StepKind,
+)
+from swarm.routing.relay import Relay
+from swarm.shard.kv_blocks import KvLedger
+from swarm.terms import (
+    Epoch,
+    LayerRange,
+    ModelId,
+    NodeId,
+    NumericClass,
+    SampledToken,
+    Sampling,
+    SessionId,
+    ShardInfo,
+    ShardState,
+)
+
+ME, ORIGIN, BEFORE, AFTER, OTHER = (NodeId(n) for n in ("me", "origin", "before", "after", "other"))
+MODEL = ModelId("m" * 32)
+SESSION = SessionId("ab" * 8)
+ROW = 4
+PROMPT, LIMIT = 20, 60
+CREDITS = 2
+CONFIG = RoutingConfig(credit_steps=CREDITS, hop_sessions_max=4, hop_sessions_per_origin_max=3)
+WORKER_ID = SessionId(f"{1:016x}")
+
+
+def shard_of(start: int, stop: int) -> ShardInfo:
+    """Of a model with layers 0:12."""
+    return ShardInfo(
+        MODEL, LayerRange(start, stop), start == 0, stop == 12, NumericClass("c"),
+        ShardState.SERVING, 1, 1000, ROW,
+    )  # fmt: skip
+
+
+MIDDLE = Open(
+    SESSION, Epoch(1), MODEL, LayerRange(4, 8), False, False, BEFORE, AFTER, PROMPT, LIMIT,
+    Sampling(seed=3),
+)  # fmt: skip
+FIRST = replace(MIDDLE, layers=LayerRange(0, 4), embed=True, previous=ORIGIN)
+LAST = replace(MIDDLE, layers=LayerRange(8, 12), head=True, next=ORIGIN)
+
+
+@dataclass
+class Bench:
+    """One relay over layers of `shard`, all peers linked."""
+
+    shard: ShardInfo = field(default_factory=lambda: shard_of(4, 8))
+    config: RoutingConfig = CONFIG
+    kv_bytes: int = 100_000
+    now: float = 10.0
+    linked: set[NodeId] = field(default_factory=lambda: {ME, ORIGIN, BEFORE, AFTER, OTHER})
+
+    def __post_init__(self) -> None:
+        self.ledger = KvLedger(self.kv_bytes)
+        self.relay = Relay(ME, self.config, self.ledger)
+        self.relay.serve([self.shard])
+
+    def effects(self) -> list[Effect]:
+        """What came out, without notes for people."""
+        return [e for e in self.relay.take_effects() if not isinstance(e, Tell)]
+
+    def open(self, order: Open, peer: NodeId = ORIGIN) -> list[Effect]:
+        self.relay.open(peer, order, self.linked.__contains__, self.now)
+        return self.effects()
+
+    def resume(
+        self, kv_length: int, send_from: int, epoch: int = 1, peer: NodeId = ORIGIN
+    ) -> list[Effect]:
+        self.relay.resume(peer, Resume(SESSION, Epoch(epoch), kv_length, send_from))
+        return self.effects()
+
+    def step(self, step: Step, peer: NodeId = BEFORE) -> list[Effect]:
+        self.relay.step(peer, step, self.now)
+        return self.effects()
+
+    def ran(self, result: Message) -> list[Effect]:
+        assert isinstance(result, Ran)
+        self.relay.ran(result)
+        return self.effects()
+
+    def credit(self, kv_length: int, epoch: int = 1, peer: NodeId = AFTER) -> list[Effect]:
+        self.relay.credit(peer, Credit(SESSION, Epoch(epoch), kv_length, ORIGIN))
+        return self.effects()
+
+    def begin(self, order: Open, send_from: int = 0) -> None:
+        """Open and resume from nothing."""
+        self.open(order)
+        self.resume(0, send_from, order.epoch)
+
+    def hold(self, order: Open, stop: int) -> None:
+        """Run [0, stop) through: the prompt as chunks of 10, then rows one by one."""
+        self.begin(order)
+        for position in (0, 10):
+            self.step(chunk(position, 10), order.previous)
+            self.ran(rows_ran(position, 10, StepKind.PREFILL, head=order.head))
+            self.credit(position + 10)
+        for position in range(PROMPT, stop):
+            self.step(decode_step(position), order.previous)
+            self.ran(rows_ran(position, 1, StepKind.DECODE, head=order.head))
+            self.credit(position + 1)
+
+
+def data(position: int, count: int) -> bytes:
+    """Rows that differ by position."""
+    return b"".join(struct.pack("<i", 1000 + p) for p in range(position, position + count))
+
+
+def chunk(position: int, count: int, epoch: int = 1) -> Step:
+    return Step(
+        SESSION, Epoch(epoch), position, count, StepKind.PREFILL, RowType.FLOAT32,
+        data(position, count), ORIGIN,
+    )  # fmt: skip
+
+
+def decode_step(position: int, count: int = 1, epoch: int = 1) -> Step:
+    return replace(chunk(position, count, epoch), kind=StepKind.DECODE)
+
+
+def rows_run(
+    position: int, count: int, kind: StepKind, sample_from: int, generation: int = 1
+) -> ToWorker:
+    return ToWorker(
+        Run(
+            WORKER_ID, generation, position, count, kind, RowType.FLOAT32, sample_from,
+            data(position, count),
+        )
+    )  # fmt: skip
+
+
+def rows_ran(
+    position: int, count: int, kind: StepKind, *, head: bool = False, generation: int = 1
+) -> Ran:
+    """Heads answer with a token for the last row, others with rows."""
+    stop = position + count
+    tokens = (SampledToken(stop, 100 + stop),) if head and stop >= PROMPT else ()
+    payload = b"" if head else data(position, count)
+    return Ran(WORKER_ID, generation, position, count, kind, RowType.FLOAT32, 0.0, tokens, payload)
+
+
+def begin_of(order: Open, generation: int = 1) -> ToWorker:
+    return ToWorker(
+        Begin(
+            WORKER_ID, generation, order.model_id, order.layers, order.embed, order.head,
+            order.prompt_count, order.position_limit, order.sampling,
+        )
+    )  # fmt: skip
+
+
+def opened(epoch: int = 1, kv_length: int = 0, outbox_start: int = 0) -> Send:
+    return Send(ORIGIN, Opened(SESSION, Epoch(epoch), kv_length, outbox_start))
+
+
+def gap(position: int, kv_length: int, epoch: int = 1) -> Send:
+    return Send(ORIGIN, Gap(SESSION, Epoch(epoch), position, kv_length, ORIGIN))
+
+
+def credit(kv_length: int, epoch: int = 1, peer: NodeId = BEFORE) -> Send:
+    return Send(peer, Credit(SESSION, Epoch(epoch), kv_length, ORIGIN))
+
+
+def failed(node: NodeId, code: FailureCode, detail: str, epoch: int = 1) -> Send:
+    return Send(ORIGIN, HopFailed(SESSION, Epoch(epoch), node, code, detail))
+
+
+def refusal(effects: list[Effect]) -> RefusalCode:
+    """The code of the one answer, which is a refusal."""
+    (effect,) = effects
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, Refused)
+    return effect.message.code
+
+
+def under(order: Open, epoch: int) -> Open:
+    return replace(order, epoch=Epoch(epoch))
+
+
+END = ToWorker(End(WORKER_ID))
