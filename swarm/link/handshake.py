@@ -7,7 +7,7 @@
 Sans-IO and pure. Whoever lacks the swarm key fails at the first message, at the cost of one AEAD
 check and no Diffie-Hellman. The handshake's own cipher is fixed, since message 1 must use one
 before anything is agreed; the frames afterwards use AES-GCM when both sides have it in hardware
-(docs/decisions/014-link-handshake.md). Protocol ranges travel in both directions before either
+(docs/decisions/007-link-handshake.md). Protocol ranges travel in both directions before either
 side judges them, so that both can name both.
 """
 

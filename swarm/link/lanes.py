@@ -3,7 +3,7 @@
 A link is a control and a data connection of the same two nodes, made by the same dialler. Of the
 two nodes the one with the smaller id *settles*: it picks one complete link and speaks first on it;
 the other holds its tongue until then. So both always agree, and two dials that cross cost nothing
-but one of the connections (docs/decisions/015-crossing-dials.md).
+but one of the connections (docs/decisions/008-crossing-dials.md).
 """
 
 from __future__ import annotations
