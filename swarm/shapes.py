@@ -94,6 +94,7 @@ def _dataclass_converter(kind: Any) -> Converter:
     hints = typing.get_type_hints(kind)
     fields = _wire_fields(kind)
     converters = [_converter(hints[field.name]) for field in fields]
+    named = [(field.name, c) for field, c in zip(fields, converters, strict=True)]
     required = sum(field.default is dataclasses.MISSING for field in fields)
     name = kind.__name__
 
@@ -101,7 +102,7 @@ def _dataclass_converter(kind: Any) -> Converter:
         if not isinstance(plain, tuple) or len(plain) < required:
             raise RemoteProtocolError(f"{name}: expected at least {required} fields")
         try:
-            return kind(*(c(item) for c, item in zip(converters, plain, strict=False)))
+            return kind(**{key: c(item) for (key, c), item in zip(named, plain, strict=False)})
         except ValueError as error:
             raise RemoteProtocolError(f"{name}: {error}") from error
 

@@ -47,6 +47,7 @@ EXAMPLES: list[Message] = [
     Ping(7),
     Progress((SessionProgress(SESSION, 3, 1),)),
     STEP,
+    replace(STEP, origin=NodeId("c")),
     Open(
         SESSION, Epoch(2), ModelId("m"), LayerRange(2, 5), False, True, NodeId("a"), NodeId("b"),
         7, 20, Sampling(temperature=0.5, logprobs=2),
