@@ -418,7 +418,7 @@ class NodeCore:
         self._origins.view_changed(now)
 
     def _tell_cover(self, now: float) -> None:
-        for model in self.models(now):
+        for model in () if self._leaving else self.models(now):
             known = self._covered.get(model.spec.model_id)
             if known is model.covered:
                 continue

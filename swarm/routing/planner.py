@@ -121,7 +121,8 @@ def missing_layers(view: SwarmView, layer_count: int, model_id: str) -> tuple[La
     for candidate in view.candidates:
         if candidate.shard.model_id == model_id:
             for layer in range(candidate.shard.layers.start, candidate.shard.layers.stop):
-                covered[layer] = True
+                if layer < layer_count:
+                    covered[layer] = True
     ranges: list[LayerRange] = []
     start: int | None = None
     for layer, is_covered in enumerate([*covered, True]):
@@ -142,7 +143,8 @@ def _eligible(candidate: Candidate, request: PlanRequest) -> bool:
 def _cuts(view: SwarmView, request: PlanRequest) -> list[int]:
     ranges = [c.shard.layers for c in view.candidates] + [layers for _, layers in request.held]
     inner = {edge for layers in ranges for edge in (layers.start, layers.stop)}
-    return sorted({0, request.model.layer_count} | inner)
+    last = request.model.layer_count
+    return sorted({0, last} | {edge for edge in inner if edge < last})
 
 
 def _best_arrival(

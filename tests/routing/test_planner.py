@@ -218,3 +218,10 @@ def test_a_session_does_not_count_as_load_on_its_own_hops() -> None:
     mine = replace(both, loads={NodeId("b"): 1})
     request = replace(REQUEST, held=((NodeId("b"), LayerRange(0, 12)),))
     assert path(plan(mine, request, CONFIG)) == [("b", 0, 12)]
+
+
+def test_a_shard_beyond_the_models_end_is_no_harm() -> None:
+    """A node may know another layer count for the model than the session does."""
+    beyond = candidate("a", 0, 14)
+    assert missing_layers(view(beyond), 12, "m") == ()
+    assert plan(view(beyond), REQUEST, CONFIG) is None
