@@ -128,24 +128,28 @@ class Console:
         self,
         *,
         as_json_lines: bool,
-        level: Level = Level.INFO,
+        level: Level | None = None,
         out: TextIO | None = None,
         log: TextIO | None = None,
         lines_max: int = LINES_MAX,
     ) -> None:
-        """`out`, `log`: instead of stdout and stderr."""
+        """`out`, `log`: instead of stdout and stderr.
+
+        Without `level`, a terminal shows sentences and warnings; a file or a pipe gets every
+        state change.
+        """
         self._json = as_json_lines
-        self._level = level
         self._out = _Target.of(out or sys.stdout)
         self._log = self._out if as_json_lines else _Target.of(log or sys.stderr)
         self._one_terminal = self._out.stream.isatty() and self._log.stream.isatty()
+        for_people = self._log.stream.isatty() and not as_json_lines
+        self._level = level or (Level.WARNING if for_people else Level.INFO)
         self._writer = _Writer(lines_max, self._notice)
 
     def note(self, entry: Note) -> None:
-        if entry.level < self._level:
-            return
         sentence = None if self._json else _sentence(entry)
-        if sentence is None or not self._one_terminal:
+        is_logged = entry.level >= self._level
+        if is_logged and (sentence is None or not self._one_terminal):
             self._writer.put(self._log_line(entry))
         if sentence is not None:
             self.say(sentence)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import secrets
 import signal
 import socket
@@ -49,6 +50,7 @@ from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import Address, Incarnation, ModelId, NodeId, short
 
 RECORD_DOMAIN = b"gossip record"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 MEMORY_SHARE = 0.7
 """Of the memory free at start, where the owner sets no `--memory`."""
 NAME_LETTERS_MAX = 128
@@ -61,9 +63,7 @@ FOREIGN_LISTEN_S = 1.5
 
 def run(options: JoinOptions) -> int:
     """Run a node until it is told to leave; the exit status. Raises ConfigError before it runs."""
-    for path in options.model:
-        if not Path(path).exists():
-            raise ConfigError(f"there is no model at {path}; give a Hugging Face folder or a .gguf")
+    _check(options)
     home = Home(options.home)
     config = _config(home, options)
     lock = home.lock()
@@ -74,6 +74,22 @@ def run(options: JoinOptions) -> int:
     finally:
         console.close()
         os.close(lock)
+
+
+def _check(options: JoinOptions) -> None:
+    """What can be seen to be wrong before anything starts."""
+    for path in options.model:
+        if not Path(path).exists():
+            raise ConfigError(f"there is no model at {path}; give a Hugging Face folder or a .gguf")
+    if options.layers is not None and not options.model:
+        raise ConfigError("--layers says which part of a model to serve, but there is no --model")
+    if options.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", options.device):
+        raise ConfigError(f"{options.device!r} is not a device; use cpu, cuda:N or mps")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise ConfigError(f"{options.dtype!r} is not a dtype; use {', '.join(DTYPES)}")
+    for peer in options.peers:
+        if peer.port == 0:
+            raise ConfigError(f"--peer {peer} names no port; `swarm join` prints the one it uses")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

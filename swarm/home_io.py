@@ -59,7 +59,14 @@ class Home:
 
     def swarm_key(self) -> SwarmKey | None:
         file = self.path / "key"
-        return SwarmKey.parse(file.read_text().strip()) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return SwarmKey.parse(file.read_text().strip())
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{file} is damaged; remove it and join again with --key, or start a new swarm"
+            ) from error
 
     def save_swarm_key(self, key: SwarmKey) -> None:
         self._write(self.path / "key", key.text + "\n", secret=True)

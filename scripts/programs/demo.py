@@ -6,6 +6,7 @@ question is then asked undisturbed, and both answers must have the same token id
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -21,13 +22,22 @@ HOLDERS = {"anna": "0:10", "bert": "10:20", "cleo": "20:30", "dora": "10:20"}
 QUESTION = "Tell me a short story about a lighthouse keeper and a storm."
 
 
+def _end(number: int, frame: object) -> None:
+    """A signal ends the demo the ordinary way, so that its nodes end too."""
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     options = _options()
     console.print(Panel.fit("[bold]swarm[/]: an answer that outlives the machine it came from"))
     with tempfile.TemporaryDirectory(prefix="swarm-demo-") as folder, Swarm(Path(folder)) as swarm:
         origin = _start(swarm)
         console.print(Rule("one answer, and kill -9 in the middle of it", align="left"))
         disturbed = _disturbed(swarm, origin, options)
+        if disturbed.error:
+            return _verdict(disturbed, disturbed)
         console.print(Rule("the same question, undisturbed", align="left"))
         undisturbed = _stream(_ask(origin, options))
         console.print("\n")
@@ -75,10 +85,14 @@ def _disturbed(swarm: Swarm, origin: Node, options: argparse.Namespace) -> Answe
     console.print(f"[dim]{origin.name} is asked:[/] {options.question}")
     console.print(f"[dim]route:[/] {_route(hops)}\n")
     _stream(answer, until=options.kill_at)
+    if answer.error:
+        return answer
     victim = hops[1]
     victim.kill()
     console.print(f"[bold red] ✗ kill -9 {victim.name} (pid {victim.process.pid}) [/]", end="")
     _stream(answer, style="green")
+    if answer.error:
+        return answer
     taken = [swarm.by_id(hop["node"]) for hop in answer.swarm.get("route", [])]
     stalls = ", ".join(f"{stall:.0f} ms" for stall in answer.swarm.get("stall_ms", []))
     console.print(f"\n[dim]new route:[/] {_route(taken)}   [dim]pause:[/] [bold]{stalls}[/]\n")

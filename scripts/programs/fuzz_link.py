@@ -134,7 +134,7 @@ class Fuzz:
         self._check_events(left)
 
     def _check_events(self, node: LinkNode) -> None:
-        """No hostile handshake gave a link; links of members went down for a fault, not in order."""
+        """No hostile handshake gave a link; links of members went down only for a fault."""
         ups, downs = node.events.all("up"), node.events.all("down")
         self.tally.problems += [f"accepted: {up}" for up in ups if up[1] not in self._members]
         self.tally.problems += [f"an orderly end: {down}" for down in downs if down[3]]

@@ -25,6 +25,9 @@ from swarm.terms import Address
 _LINGER_S = 1.0
 """How long a goodbye may take to leave before the connection is broken off."""
 CLOSED_BY_PEER = "the peer closed the connection"
+CLOSED_AT_HELLO = (
+    "it closed the connection at the first message: it may belong to another swarm (check --key)"
+)
 
 
 class ConnectionOwner(Protocol):
@@ -167,14 +170,18 @@ class Connection(asyncio.BufferedProtocol):
             self._drain(fresh=True)
 
     def eof_received(self) -> bool:
-        self._finish(CLOSED_BY_PEER, orderly=False)
+        self._finish(self._closed_by_peer, orderly=False)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(CLOSED_BY_PEER if exc is None else plain_error(exc), orderly=False)
+        self._finish(self._closed_by_peer if exc is None else plain_error(exc), orderly=False)
         self.settled()
         self._transport = None
         self._owner.gone(self)
+
+    @property
+    def _closed_by_peer(self) -> str:
+        return CLOSED_AT_HELLO if self.dialled and self.bytes_in == 0 else CLOSED_BY_PEER
 
     def pause_writing(self) -> None:
         self.busy = True

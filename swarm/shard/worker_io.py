@@ -289,6 +289,15 @@ def report_crash(
     log("worker.crashed", error=f"{kind.__name__}: {text}", place=place)
 
 
+def refuse_all(channel: socket.socket, reason: str) -> None:
+    """What the owner asked for cannot be: say so for each checkpoint, and do not crash over it."""
+    reader = FrameReader()
+    while count := channel.recv_into(reader.space()):
+        for message in reader.filled(count):
+            if isinstance(message, Inspect):
+                channel.sendall(b"".join(pack(WorkerFailed(message.path, reason))))
+
+
 def main(arguments: list[str]) -> None:
     descriptor, config, parent = arguments
     sys.excepthook = report_crash
@@ -297,7 +306,12 @@ def main(arguments: list[str]) -> None:
     shard = ShardConfig(**json.loads(config))
     use_threads(shard.threads)
     with socket.socket(fileno=int(descriptor)) as channel:
-        Worker(channel, shard).serve()
+        try:
+            worker = Worker(channel, shard)
+        except ConfigError as error:
+            refuse_all(channel, str(error))
+        else:
+            worker.serve()
     os._exit(0)  # there is nothing left to do, and tearing torch down takes a second
 
 

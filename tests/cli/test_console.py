@@ -75,9 +75,10 @@ def test_a_terminal_does_not_read_the_same_thing_twice() -> None:
     screen = Screen(terminal=True)
     screen.console.note(note("shard.serving", model="m", layers="0:4"))
     screen.console.note(note("link.up", peer="x"))
+    screen.console.note(note("link.down", Level.WARNING, peer="x"))
     out, log = screen.read()
     assert out == "Serving layers 0:4 of m.\n"
-    assert "shard.serving" not in log and "link.up" in log
+    assert "shard.serving" not in log and "link.up" not in log and "link.down" in log
 
 
 def test_every_sentence_is_one_with_a_full_stop() -> None:

@@ -61,6 +61,13 @@ def test_a_damaged_identity_is_said(tmp_path: Path) -> None:
             Home(tmp_path).node_seed(os.urandom)
 
 
+@pytest.mark.parametrize("data", [b"\xff\xfe\x80abc", b"hello", b""])
+def test_a_damaged_swarm_key_is_said_and_the_file_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "key").write_bytes(data)
+    with pytest.raises(ConfigError, match=f"{tmp_path}/key is damaged"):
+        Home(tmp_path).swarm_key()
+
+
 def test_peers_are_remembered_and_damage_forgets_them(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.peers() == ()
