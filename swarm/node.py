@@ -392,7 +392,7 @@ class NodeCore:
                 self._out.append(effect)
         for message in own:
             self._dispatch(self._me, message, now)
-        return bool(gathered)
+        return bool(own)
 
     def _deliver(self, peer: NodeId, message: Message, now: float) -> None:
         if peer == self._me:

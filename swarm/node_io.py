@@ -41,6 +41,9 @@ from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
 LAG_WORTH_TELLING_S = 0.005
 """A timer later than this counts as a stall of our own loop."""
 LINK_STATS_INTERVAL_S = 1.0
+TIMER_SLACK_S = 0.025
+"""A timer this close is left as it is: with links in use there always is one, and asking all parts
+for their deadlines at every message costs more than being this late."""
 
 
 class Store(Protocol):
@@ -351,6 +354,8 @@ class NodeIo:
 
     def _arm(self) -> None:
         now = self._parts.clock()
+        if self._timer is not None and self._due <= now + TIMER_SLACK_S:
+            return
         stats_at = self._stats_at + LINK_STATS_INTERVAL_S
         due = max(now, min(self._core.next_deadline() or stats_at, stats_at))
         if self._stopped or (self._timer is not None and self._due == due):
