@@ -192,11 +192,15 @@ def test_no_event_comes_after_a_stop_on_purpose() -> None:
     play(story)
 
 
-def test_a_worker_that_cannot_start_says_why() -> None:
+def test_a_device_that_cannot_be_used_is_said_and_no_crash(tmp_path: Path) -> None:
+    """A restart would not help: each checkpoint is answered with the reason."""
+
     async def story(client: WorkerClient, listener: Listener) -> None:
-        reason = await listener.loss()
-        assert reason.startswith("the worker ended with exit code 1: worker.crashed")
-        assert "is not a device that can be used" in reason
+        for name in ("a", "b"):
+            client.send(Inspect(name, name, str(tmp_path)))
+            failed = await listener.expect(WorkerFailed)
+            assert failed.path == name
+            assert "is not a device that can be used" in failed.detail
 
     play(story, dataclasses.replace(CONFIG, device="meta"))
 
