@@ -20,13 +20,15 @@ BODY: dict[str, Any] = {
     "ignore_eos": True,
 }
 SHORT_WAIT = (("SWARM_ROUTING_COVER_WAIT_S", "1.5"),)
+LONG_WAIT = (("SWARM_ROUTING_COVER_WAIT_S", "120"),)
+"""A node may need this long to return on a machine that has much else to do."""
 IDLE_CPU_PERCENT = 25.0
 
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory, smollm2: Path) -> Iterator[Swarm]:
     with Swarm(tmp_path_factory.mktemp("halves")) as made:
-        made.start(NodePlan("patient"))
+        made.start(NodePlan("patient", environment=LONG_WAIT))
         made.start(NodePlan("hasty", environment=SHORT_WAIT))
         made.start(NodePlan("a", smollm2, "0:15"))
         made.start(NodePlan("b", smollm2, "15:30"))
