@@ -6,7 +6,7 @@ is to be done comes out of `take_effects`. `node_io` is its shell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from swarm.config import Config
@@ -14,13 +14,9 @@ from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import Dial, Effect, SavePeers, Send, Tell
 from swarm.errors import NoRoute, RemoteProtocolError
 from swarm.gossip.gossip import Gossip
-from swarm.gossip.membership import Member
-from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Hosting
 from swarm.messages import (
-    PROTOCOL_MAX,
-    PROTOCOL_MIN,
     Credit,
     Digest,
     FailureCode,
@@ -45,7 +41,8 @@ from swarm.messages import (
     Token,
     Verdict,
 )
-from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
+from swarm.node_picture import About as About
+from swarm.node_picture import Picture
 from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
@@ -67,19 +64,6 @@ from swarm.terms import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What this node says of itself, fixed for its life."""
-
-    node: NodeId
-    name: str
-    version: str
-    swarm_tag: str
-    is_open: bool
-    memory_bytes: int
-    addresses: tuple[Address, ...]
-
-
 class NodeCore:
     def __init__(
         self,
@@ -98,19 +82,17 @@ class NodeCore:
         self._book = AddressBook(about.node, config.discovery, rng)
         self._hosting = hosting
         self._ledger = KvLedger(hosting.kv_capacity_bytes)
+        self._picture = Picture(about, self._gossip, hosting, self._ledger)
         self._relay = Relay(about.node, config.routing, self._ledger)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
         )
         self._sentinel = Sentinel(
-            about.node, config.routing, self._origins, self._relay, self._incarnation_of
+            about.node, config.routing, self._origins, self._relay, self._picture.incarnation_of
         )
-        self._links: dict[NodeId, LinkSpeed | None] = {}
-        self._addresses = about.addresses
         self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
         self._covered: dict[ModelId, bool] = {}
-        self._leaving = False
         self._out: list[Effect] = []
 
     # ------------------------------------------------------------ life
@@ -128,8 +110,8 @@ class NodeCore:
 
     def leave(self, now: float) -> None:
         """Announce departure and ask every origin to move its session away."""
-        if not self._leaving:
-            self._leaving = True
+        if not self._picture.leaving:
+            self._picture.leaving = True
             self._publish(now)
             for origin, failed in self._relay.farewells():
                 self._deliver(origin, failed, now)
@@ -147,8 +129,8 @@ class NodeCore:
         return not self._origins.session_count() and not self._relay.session_count()
 
     def addresses_changed(self, addresses: tuple[Address, ...], now: float) -> None:
-        if addresses != self._addresses:
-            self._addresses = addresses
+        if addresses != self._picture.addresses:
+            self._picture.addresses = addresses
             self._book.own_addresses(addresses)
             self._book.network_changed(now)
             self._publish(now)
@@ -160,14 +142,14 @@ class NodeCore:
         self, peer: NodeId, incarnation: Incarnation, address: Address | None, now: float
     ) -> None:
         """`address`: where the peer was dialled; None when it dialled us."""
-        self._links[peer] = None
+        self._picture.links[peer] = None
         self._gossip.link_up(peer, incarnation, now)
         self._book.link_up(peer, address, now)
         self._out.append(SavePeers(self._book.remembered()))
         self._settle(now)
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
-        self._links.pop(peer, None)
+        self._picture.links.pop(peer, None)
         self._sentinel.vigil.forget(peer)
         self._origins.forget(peer)
         self._gossip.link_down(peer, orderly, now)
@@ -177,8 +159,8 @@ class NodeCore:
         self._settle(now)
 
     def link_measured(self, speed: LinkSpeed, now: float) -> None:
-        if speed.peer in self._links:
-            self._links[speed.peer] = speed
+        if speed.peer in self._picture.links:
+            self._picture.links[speed.peer] = speed
 
     def heard(self, peer: NodeId, now: float) -> None:
         self._gossip.heard(peer, now)
@@ -234,7 +216,7 @@ class NodeCore:
 
     def generate(self, session: SessionId, order: Order, now: float) -> None:
         """Raises NoRoute or CapacityError when the session cannot start now."""
-        spec = known_models(self._own(), self._gossip.members()).get(order.model_id)
+        spec = self._picture.known_models().get(order.model_id)
         if spec is None:
             raise NoRoute(order.model_id, (), "no node of the swarm knows this model")
         self._now = now
@@ -256,14 +238,14 @@ class NodeCore:
         self._now = now
         self._gossip.tick(now)
         self._out += self._book.tick(now)
-        self._hosting.tick(rivals(self._own(), self._gossip.members()), now)
+        self._hosting.tick(self._picture.rivals(), now)
         self._publish_if_changed(now)
         self._origins.tick(now)
         self._relay.tick(now)
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
-        for peer in self._sentinel.tick(self._links, now):
+        for peer in self._sentinel.tick(self._picture.links, now):
             self._gossip.probe(peer, now)
         self._settle(now)
 
@@ -287,52 +269,18 @@ class NodeCore:
 
     def models(self, now: float) -> tuple[ModelView, ...]:
         self._now = now
-        view = self._swarm_view()
-        specs = known_models(self._own(), self._gossip.members())
-        return tuple(
-            model_view(view, spec, self._probe_age_s(model_id, now))
-            for model_id, spec in specs.items()
-        )
+        return self._picture.models(self._swarm_view(), self._origins.token_at, now)
 
     def manifests(self) -> dict[ModelId, tuple[str, str]]:
         return self._hosting.manifests()
 
     def holders(self, model_id: ModelId) -> tuple[NodeId, ...]:
         """Linked members that can hand out the text files of a model."""
-        return tuple(
-            member.node
-            for member in self._gossip.members()
-            if member.node in self._links
-            and member.static is not None
-            and any(spec.model_id == model_id for spec in member.static.models)
-        )
+        return self._picture.holders(model_id)
 
     def snapshot(self, now: float) -> Snapshot:
-        members = self._gossip.members()
-        return Snapshot(
-            node=self._me,
-            name=self.about.name,
-            version=self.about.version,
-            swarm=self.about.swarm_tag,
-            is_open=self.about.is_open,
-            nodes=tuple(
-                node_view(
-                    member,
-                    self._links.get(member.node),
-                    is_self=member.node == self._me,
-                    penalty_s=self._sentinel.penalties.remaining_s(
-                        member.node, member.incarnation, now
-                    ),
-                )
-                for member in members
-            ),
-            models=self.models(now),
-            sessions=self._origins.views(),
-            hops=self._relay.views(),
-            kv_used_bytes=self._ledger.used_bytes,
-            kv_capacity_bytes=self._ledger.capacity_bytes,
-            foreign_swarms=tuple(self._foreign),
-        )
+        whole = self._picture.snapshot(self._origins, self._relay, self._sentinel.penalties, now)
+        return replace(whole, foreign_swarms=tuple(self._foreign))
 
     # ------------------------------------------------------------ inside: messages
 
@@ -352,7 +300,7 @@ class NodeCore:
             case Progress():
                 self._origins.progress(peer, message, now)
             case Open():
-                self._relay.open(peer, message, self._is_linked, now)
+                self._relay.open(peer, message, self._picture.is_linked, now)
             case Resume():
                 self._relay.resume(peer, message)
             case Release():
@@ -372,7 +320,7 @@ class NodeCore:
             self._members_changed(changed, now)
         while self._gather(now):
             pass
-        self._sentinel.watch(self._links, now)
+        self._sentinel.watch(self._picture.links, now)
 
     def _gather(self, now: float) -> bool:
         """One round; True when own messages were delivered and may have caused more."""
@@ -418,7 +366,7 @@ class NodeCore:
         self._origins.view_changed(now)
 
     def _tell_cover(self, now: float) -> None:
-        for model in () if self._leaving else self.models(now):
+        for model in () if self._picture.leaving else self.models(now):
             known = self._covered.get(model.spec.model_id)
             if known is model.covered:
                 continue
@@ -434,67 +382,18 @@ class NodeCore:
     def _publish_if_changed(self, now: float) -> None:
         if self._hosting.changed:
             self._publish(now)
-        self._gossip.publish_dynamic(self._dynamic(), now)
+        self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
     def _publish(self, now: float) -> None:
         self._hosting.changed = False
         self._relay.serve(s for s in self._hosting.shards() if s.state is ShardState.SERVING)
         self._ledger.resize(self._hosting.kv_capacity_bytes)
-        record = StaticRecord(
-            name=self.about.name,
-            version=self.about.version,
-            protocol_min=PROTOCOL_MIN,
-            protocol_max=PROTOCOL_MAX,
-            addresses=self._addresses,
-            device=self._hosting.device,
-            memory_bytes=self.about.memory_bytes,
-            models=self._hosting.models(),
-            shards=self._hosting.shards(),
-            leaving=self._leaving,
-        )
-        self._gossip.publish_static(record, now)
-        self._gossip.publish_dynamic(self._dynamic(), now)
-
-    def _dynamic(self) -> DynamicRecord:
-        links = tuple(speed for _, speed in sorted(self._links.items()) if speed is not None)
-        return DynamicRecord(
-            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
-            links=links,
-            local_health=self._gossip.local_health,
-        )
-
-    def _own(self) -> Own:
-        return Own(
-            node=self._me,
-            shards=self._hosting.shards(),
-            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
-            models=self._hosting.models(),
-            links={peer: speed for peer, speed in self._links.items() if speed is not None},
-            leaving=self._leaving,
-        )
+        self._gossip.publish_static(self._picture.static(), now)
+        self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
     def _swarm_view(self) -> SwarmView:
-        view = swarm_view(self._own(), self._gossip.members(), self._is_usable)
+        view = self._picture.swarm(self._sentinel.penalties, self._now)
         return replace(view, loads=self._origins.loads())
-
-    def _is_usable(self, member: Member) -> bool:
-        return (
-            member.state is MemberState.ALIVE
-            and member.node in self._links
-            and self._sentinel.penalties.remaining_s(member.node, member.incarnation, self._now)
-            == 0.0
-        )
-
-    def _is_linked(self, node: NodeId) -> bool:
-        return node == self._me or node in self._links
-
-    def _incarnation_of(self, node: NodeId) -> Incarnation | None:
-        member = self._gossip.member(node)
-        return None if member is None else member.incarnation
-
-    def _probe_age_s(self, model_id: ModelId, now: float) -> float | None:
-        at = self._origins.token_at.get(model_id)
-        return None if at is None else now - at
 
     def _tell(self, event: str, level: Level = Level.INFO, **fields: FieldValue) -> None:
         self._out.append(Tell(note(event, level, **fields)))

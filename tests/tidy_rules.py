@@ -41,14 +41,15 @@ RANKS: dict[str, int] = {
     "hosting": 3,
     "model_files_io": 3,
     "node_view": 4,
+    "node_picture": 5,
     "shard": 5,
-    "node": 5,
-    "node_io": 6,
-    "gateway": 7,
-    "sims": 7,
-    "daemon": 8,
-    "cli": 9,
-    "__main__": 10,
+    "node": 6,
+    "node_io": 7,
+    "gateway": 8,
+    "sims": 8,
+    "daemon": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 """Arrows go from a higher rank to a lower one, and inside one package or rank 0 and 1."""
 SHARED_RANK_MAX = 1

@@ -1,0 +1,163 @@
+"""What a node says of itself and what it sees of the swarm: its records, views and snapshots.
+
+Joins gossip, own shards, links and penalties for those who ask; decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swarm.gossip.gossip import Gossip
+from swarm.gossip.membership import Member
+from swarm.gossip.records import DynamicRecord, StaticRecord
+from swarm.hosting import Hosting, Rival
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
+from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
+from swarm.routing.avoidance import PenaltyBox
+from swarm.routing.cost import SwarmView
+from swarm.routing.origins import Origins
+from swarm.routing.relay import Relay
+from swarm.shard.kv_blocks import KvLedger
+from swarm.snapshot import ModelView, Snapshot
+from swarm.terms import (
+    Address,
+    Incarnation,
+    LinkSpeed,
+    MemberState,
+    ModelId,
+    ModelSpec,
+    NodeId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What this node says of itself, fixed for its life."""
+
+    node: NodeId
+    name: str
+    version: str
+    swarm_tag: str
+    is_open: bool
+    memory_bytes: int
+    addresses: tuple[Address, ...]
+
+
+class Picture:
+    """`links`: all linked peers, with the speed measured last; its owner keeps it up to date."""
+
+    def __init__(self, about: About, gossip: Gossip, hosting: Hosting, ledger: KvLedger) -> None:
+        self._about = about
+        self._gossip = gossip
+        self._hosting = hosting
+        self._ledger = ledger
+        self.links: dict[NodeId, LinkSpeed | None] = {}
+        self.addresses = about.addresses
+        self.leaving = False
+
+    # ------------------------------------------------------------ records
+
+    def static(self) -> StaticRecord:
+        about = self._about
+        return StaticRecord(
+            name=about.name,
+            version=about.version,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            addresses=self.addresses,
+            device=self._hosting.device,
+            memory_bytes=about.memory_bytes,
+            models=self._hosting.models(),
+            shards=self._hosting.shards(),
+            leaving=self.leaving,
+        )
+
+    def dynamic(self) -> DynamicRecord:
+        links = tuple(speed for _, speed in sorted(self.links.items()) if speed is not None)
+        return DynamicRecord(
+            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            links=links,
+            local_health=self._gossip.local_health,
+        )
+
+    # ------------------------------------------------------------ the swarm
+
+    def swarm(self, penalties: PenaltyBox, now: float) -> SwarmView:
+        def is_usable(member: Member) -> bool:
+            return (
+                member.state is MemberState.ALIVE
+                and member.node in self.links
+                and penalties.remaining_s(member.node, member.incarnation, now) == 0.0
+            )
+
+        return swarm_view(self._own(), self._gossip.members(), is_usable)
+
+    def known_models(self) -> dict[ModelId, ModelSpec]:
+        return known_models(self._own(), self._gossip.members())
+
+    def rivals(self) -> dict[ModelId, list[Rival]]:
+        return rivals(self._own(), self._gossip.members())
+
+    def models(
+        self, view: SwarmView, token_at: dict[ModelId, float], now: float
+    ) -> tuple[ModelView, ...]:
+        """`token_at`: when a token of each model last came through a whole route."""
+        return tuple(
+            model_view(view, spec, None if (at := token_at.get(model_id)) is None else now - at)
+            for model_id, spec in self.known_models().items()
+        )
+
+    def holders(self, model_id: ModelId) -> tuple[NodeId, ...]:
+        """Linked members that can hand out the text files of a model."""
+        return tuple(
+            member.node
+            for member in self._gossip.members()
+            if member.node in self.links
+            and member.static is not None
+            and any(spec.model_id == model_id for spec in member.static.models)
+        )
+
+    def is_linked(self, node: NodeId) -> bool:
+        return node == self._about.node or node in self.links
+
+    def incarnation_of(self, node: NodeId) -> Incarnation | None:
+        member = self._gossip.member(node)
+        return None if member is None else member.incarnation
+
+    def snapshot(
+        self, origins: Origins, relay: Relay, penalties: PenaltyBox, now: float
+    ) -> Snapshot:
+        about = self._about
+        view = replace(self.swarm(penalties, now), loads=origins.loads())
+        return Snapshot(
+            node=about.node,
+            name=about.name,
+            version=about.version,
+            swarm=about.swarm_tag,
+            is_open=about.is_open,
+            nodes=tuple(
+                node_view(
+                    member,
+                    self.links.get(member.node),
+                    is_self=member.node == about.node,
+                    penalty_s=penalties.remaining_s(member.node, member.incarnation, now),
+                )
+                for member in self._gossip.members()
+            ),
+            models=self.models(view, origins.token_at, now),
+            sessions=origins.views(),
+            hops=relay.views(),
+            kv_used_bytes=self._ledger.used_bytes,
+            kv_capacity_bytes=self._ledger.capacity_bytes,
+            foreign_swarms=(),
+        )
+
+    def _own(self) -> Own:
+        return Own(
+            node=self._about.node,
+            shards=self._hosting.shards(),
+            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            models=self._hosting.models(),
+            links={peer: speed for peer, speed in self.links.items() if speed is not None},
+            leaving=self.leaving,
+        )
