@@ -1,0 +1,475 @@
+"""An asyncio event loop on virtual time: one seed, one run.
+
+Everything asyncio schedules passes through `call_soon` and `call_at`, so a loop that owns these owns
+all interleaving. Time is an integer of nanoseconds and jumps to the next timer when nothing is
+ready. Each callback belongs to a process on a machine (see `machine`): one process's callbacks keep
+their order, as asyncio promises; which of several processes goes first is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import heapq
+import zlib
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, TypeVar, cast
+
+from sims.machine import PROCESS, SECOND_NS, Machine, Process
+
+T = TypeVar("T")
+
+STEPS_AT_ONE_INSTANT_MAX = 200_000
+"""More callbacks than this without time moving on is a livelock."""
+TRACE_MASK = (1 << 64) - 1
+TRACE_FACTOR = 0x9E3779B97F4A7C15
+FOREVER_NS = 1 << 62
+
+
+class Deadlock(Exception):
+    """Nothing is ready, no timer is set, and what was to be run is not done."""
+
+
+class Livelock(Exception):
+    """Callbacks go on and on while time stands still."""
+
+
+class SimHandle:
+    """A scheduled callback, with what asyncio and aiohttp ask of `Handle` and `TimerHandle`."""
+
+    __slots__ = ("_cancelled", "args", "callback", "context", "local_ns", "process")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        process: Process,
+        local_ns: int = -1,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.process = process
+        self.local_ns = local_ns
+        """When it is due by the clock of its machine; -1: it is no timer of a process."""
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self.local_ns / SECOND_NS
+
+
+def _nothing() -> None:
+    """What a cancelled handle runs."""
+
+
+class SimTask(asyncio.Task[Any]):
+    """Its hash is a count, so that sets of tasks have one order in every run."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], *, number: int, **more: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **more)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Network:
+    """What a loop asks of its network (`net.SimNet`)."""
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        raise NotImplementedError
+
+    async def serve(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> asyncio.AbstractServer:
+        raise NotImplementedError
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """`fifo`: no drawing; processes take turns in the order in which they became ready."""
+
+    def __init__(self, seed: int, *, fifo: bool = False, start_s: float = 1000.0) -> None:
+        self.seed = seed
+        self.now_ns = int(start_s * SECOND_NS)
+        self.network: Network | None = None
+        self.trace = 0
+        self.step_count = 0
+        self.faults: list[dict[str, Any]] = []
+        """Contexts of exceptions that reached the loop: there should be none."""
+        self.world = Process(0, Machine(0, "world", ()))
+        self.current = self.world
+        self._fifo = fifo
+        self._rng = self.random("schedule")
+        self._timers: list[tuple[int, int, int, SimHandle]] = []
+        self._runnable: deque[Process] = deque()
+        self._count = 0
+        self._process_count = 0
+        self._graveyard: list[asyncio.Task[Any]] = []
+        self._is_running = False
+        self._is_closed = False
+
+    # ------------------------------------------------------------ randomness and trace
+
+    def random(self, name: str) -> Random:
+        """A stream of its own for each purpose: a draw more in one moves no other."""
+        return Random(f"{self.seed}/{name}")
+
+    def mark(self, data: bytes) -> None:
+        """Make `data` part of the trace."""
+        self.trace = ((self.trace ^ zlib.crc32(data)) * TRACE_FACTOR) & TRACE_MASK
+
+    @property
+    def trace_hash(self) -> str:
+        return f"{self.trace:016x}"
+
+    # ------------------------------------------------------------ processes
+
+    def process(self, machine: Machine) -> Process:
+        self._process_count += 1
+        return Process(self._process_count, machine)
+
+    def spawn(self, process: Process, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of that process."""
+        task: asyncio.Task[T] = process.context.copy().run(self.create_task, coroutine)
+        return task
+
+    def kill(self, process: Process) -> None:
+        """It never runs again, not even its `finally` blocks (until the loop is closed)."""
+        process.is_alive = False
+        process.ready.clear()
+        process.overdue.clear()
+        self._graveyard += process.tasks.values()
+        process.tasks = {}
+
+    def stall(self, process: Process, duration_s: float) -> None:
+        """Its loop does nothing for so long: a blocked thread, a starved core."""
+        if process.is_stalled or not process.is_alive:
+            return
+        process.is_stalled = True
+        self.post(self.now_ns + int(duration_s * SECOND_NS), self.world, self._end_stall, process)
+
+    def sleep_machine(self, machine: Machine) -> None:
+        """Suspend: the clock stands still and nothing runs until `wake_machine`."""
+        machine.fall_asleep(self.now_ns)
+
+    def wake_machine(self, machine: Machine, processes: list[Process]) -> None:
+        machine.wake(self.now_ns)
+        for process in processes:
+            self._resume(process)
+
+    def _end_stall(self, process: Process) -> None:
+        process.is_stalled = False
+        self._resume(process)
+
+    def _resume(self, process: Process) -> None:
+        if not process.can_run:
+            return
+        overdue, process.overdue = process.overdue, []
+        local_ns = process.machine.local_ns(self.now_ns)
+        for handle in sorted(overdue, key=lambda h: h.local_ns):
+            if handle.local_ns > local_ns:
+                self._set_timer(process.machine.global_ns(handle.local_ns), handle)
+            else:
+                process.ready.append(handle)
+        self._enqueue(process)
+
+    # ------------------------------------------------------------ scheduling
+
+    def time(self) -> float:
+        """Seconds by the clock of the machine whose callback runs."""
+        machine = self.current.machine
+        if machine.is_warped:
+            return machine.local_ns(self.now_ns) / SECOND_NS
+        return self.now_ns / SECOND_NS
+
+    @property
+    def now_s(self) -> float:
+        """The simulated time itself."""
+        return self.now_ns / SECOND_NS
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> SimHandle:
+        if context is None:
+            process = self.current
+            context = process.context
+        else:
+            process = context.get(PROCESS, self.world)
+        handle = SimHandle(callback, args, context, process)
+        if process.is_alive:
+            process.ready.append(handle)
+            if not process.is_queued:
+                self._enqueue(process)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> SimHandle:
+        process = self.current
+        local_ns = process.machine.local_ns(self.now_ns) + max(0, int(delay * SECOND_NS))
+        return self._timer(local_ns, callback, args, context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> SimHandle:
+        return self._timer(int(when * SECOND_NS), callback, args, context)
+
+    def post(
+        self, when_ns: int, process: Process, callback: Callable[..., object], *args: Any
+    ) -> SimHandle:
+        """From outside (network, world): run in `process` at a simulated time, or when it can."""
+        handle = SimHandle(callback, args, process.context, process)
+        self._set_timer(when_ns, handle)
+        return handle
+
+    def _timer(
+        self,
+        local_ns: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> SimHandle:
+        process = self.current if context is None else context.get(PROCESS, self.world)
+        handle = SimHandle(callback, args, context or process.context, process, local_ns)
+        self._set_timer(max(self.now_ns, process.machine.global_ns(local_ns)), handle)
+        return handle
+
+    def _set_timer(self, when_ns: int, handle: SimHandle) -> None:
+        self._count += 1
+        tie = 0 if self._fifo or handle.local_ns < 0 else self._rng.getrandbits(16)
+        heapq.heappush(self._timers, (when_ns, tie, self._count, handle))
+
+    def _enqueue(self, process: Process) -> None:
+        if process.ready and not process.is_queued and process.can_run:
+            process.is_queued = True
+            self._runnable.append(process)
+
+    # ------------------------------------------------------------ running
+
+    def run_until(self, done: Callable[[], bool], limit_s: float = float("inf")) -> bool:
+        """Run until `done()` (asked whenever nothing is ready) or for `limit_s` simulated seconds.
+
+        Returns whether it is done. Raises Deadlock when nothing can happen any more.
+        """
+        end_ns = FOREVER_NS if limit_s == float("inf") else self.now_ns + int(limit_s * SECOND_NS)
+        with self._running():
+            while not done():
+                if self._step_instant(end_ns):
+                    continue
+                if not self._timers and not done():
+                    raise Deadlock("nothing is ready and no timer is set")
+                self.now_ns = end_ns if self._timers else self.now_ns
+                return done()
+        return True
+
+    def run_for(self, duration_s: float) -> None:
+        end_ns = self.now_ns + int(duration_s * SECOND_NS)
+        with self._running():
+            while self._step_instant(end_ns):
+                pass
+            self.now_ns = end_ns
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Run a coroutine of the world to its end."""
+        task = asyncio.ensure_future(future, loop=self)
+        try:
+            self.run_until(task.done)
+        except Deadlock as error:
+            raise Deadlock(f"{error}; waiting: {_where(task)}") from None
+        return task.result()
+
+    def _step_instant(self, end_ns: int) -> bool:
+        """Run all that is ready; then move on to the next timer's time. False: none before end."""
+        steps = 0
+        while self._runnable:
+            self._run_one(self._next_process())
+            steps += 1
+            if steps > STEPS_AT_ONE_INSTANT_MAX:
+                raise Livelock(f"at {self.now_s} s, last in {self.current}")
+        timers = self._timers
+        while timers and timers[0][3]._cancelled:
+            heapq.heappop(timers)
+        if not timers or timers[0][0] > end_ns:
+            return False
+        now_ns = self.now_ns = max(self.now_ns, timers[0][0])
+        while timers and timers[0][0] <= now_ns:
+            self._come_due(heapq.heappop(timers)[3])
+        return True
+
+    def _come_due(self, handle: SimHandle) -> None:
+        process = handle.process
+        if handle._cancelled or not process.is_alive:
+            return
+        is_timer = handle.local_ns >= 0
+        if not process.can_run and is_timer:
+            process.overdue.append(handle)
+            return
+        machine = process.machine
+        if is_timer and machine.is_warped and machine.local_ns(self.now_ns) < handle.local_ns:
+            self._set_timer(max(self.now_ns + 1, machine.global_ns(handle.local_ns)), handle)
+            return
+        process.ready.append(handle)
+        if not process.is_queued:
+            self._enqueue(process)
+
+    def _next_process(self) -> Process:
+        runnable = self._runnable
+        if len(runnable) == 1 or self._fifo:
+            return runnable.popleft()
+        runnable.rotate(-self._rng.randrange(len(runnable)))
+        return runnable.popleft()
+
+    def _run_one(self, process: Process) -> None:
+        process.is_queued = False
+        if not process.can_run or not process.ready:
+            return
+        handle = process.ready.popleft()
+        self.current = process
+        self.step_count += 1
+        mixed = (self.trace ^ self.now_ns ^ (process.number << 40)) * TRACE_FACTOR
+        self.trace = mixed & TRACE_MASK
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as an event loop does: told, not raised
+            self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
+        finally:
+            self.current = self.world
+        if process.ready and not process.is_queued:
+            self._enqueue(process)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Collection of garbage runs finalizers at odd moments, so it waits for `close`."""
+        if self._is_running:
+            raise RuntimeError("this loop runs already")
+        before = events._get_running_loop()
+        collects = gc.isenabled()
+        gc.disable()
+        self._is_running = True
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(before)
+            self._is_running = False
+            if collects:
+                gc.enable()
+
+    # ------------------------------------------------------------ futures and tasks
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        self._count += 1
+        number = self._count
+        more = {} if context is None else {"context": context}
+        task = SimTask(coro, number=number, loop=self, name=name or f"task {number}", **more)
+        process = contextvars.copy_context().get(PROCESS, self.world)
+        process.tasks[number] = task
+        task.add_done_callback(lambda _: process.tasks.pop(number, None), context=process.context)
+        return task
+
+    # ------------------------------------------------------------ network
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        assert self.network is not None
+        return await self.network.connect(protocol_factory, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+    ) -> asyncio.AbstractServer:
+        assert self.network is not None
+        return await self.network.serve(protocol_factory, host, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        raise OSError(f"no name server in a simulation: {host}")
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """At once: threads would not be repeatable."""
+        future = self.create_future()
+        future.set_result(func(*args))
+        return future
+
+    # ------------------------------------------------------------ the rest of the interface
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.faults.append(context | {"at_s": self.now_s, "process": self.current})
+
+    def get_exception_handler(self) -> None:
+        return None
+
+    def get_task_factory(self) -> None:
+        return None
+
+    async def shutdown_asyncgens(self) -> None:
+        """None are tracked."""
+
+    def close(self) -> None:
+        """Drop all that is left without running it. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._timers.clear()
+        for task in [*self._graveyard, *self.world.tasks.values()]:
+            _drop(task)
+        self._graveyard.clear()
+
+
+def _drop(task: asyncio.Task[Any]) -> None:
+    """A task of a dead process is not worth a warning."""
+    cast(Any, task)._log_destroy_pending = False
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    stack = task.get_stack(limit=1)
+    return f"line {stack[0].f_lineno} of {stack[0].f_code.co_filename}" if stack else "nowhere"
