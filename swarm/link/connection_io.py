@@ -271,8 +271,8 @@ class Connection(asyncio.BufferedProtocol):
     def _switch_to_frames(self, found: Established) -> None:
         rekey_frames = self._config.rekey_frames
         self.established = found
-        self._sealer = Sealer(found.cipher, found.send_key, found.lane, rekey_frames)
-        self._opener = Opener(found.cipher, found.receive_key, rekey_frames)
+        self._sealer = Sealer(found.cipher, found.send_key, found.lane, rekey_frames, found.suite)
+        self._opener = Opener(found.cipher, found.receive_key, rekey_frames, found.suite)
         self._buffer.allow(FRAME_LIMITS[found.lane] + TAG_BYTES)
         if self._transport is None:
             return

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from cryptography.exceptions import InvalidTag
 
 from swarm.errors import LocalProtocolError, RemoteProtocolError
-from swarm.link.noise import TAG_BYTES, Cipher, CipherState
+from swarm.link.noise import TAG_BYTES, Cipher
+from swarm.link.suite import NOISE, FrameState, Suite
 from swarm.messages import CONTROL_FRAME_LIMIT, DATA_FRAME_LIMIT, Lane
 
 LENGTH = struct.Struct(">I")
@@ -36,8 +37,10 @@ class Sealer:
 
     __slots__ = ("_limit", "_rekey_frames", "_state")
 
-    def __init__(self, cipher: Cipher, key: bytes, lane: Lane, rekey_frames: int) -> None:
-        self._state = CipherState(cipher, key)
+    def __init__(
+        self, cipher: Cipher, key: bytes, lane: Lane, rekey_frames: int, suite: Suite = NOISE
+    ) -> None:
+        self._state = suite.frames(cipher, key)
         self._limit = FRAME_LIMITS[lane]
         self._rekey_frames = rekey_frames
 
@@ -60,8 +63,8 @@ class Opener:
 
     __slots__ = ("_rekey_frames", "_state")
 
-    def __init__(self, cipher: Cipher, key: bytes, rekey_frames: int) -> None:
-        self._state = CipherState(cipher, key)
+    def __init__(self, cipher: Cipher, key: bytes, rekey_frames: int, suite: Suite = NOISE) -> None:
+        self._state = suite.frames(cipher, key)
         self._rekey_frames = rekey_frames
 
     def open(self, body: memoryview) -> bytes:
@@ -74,7 +77,7 @@ class Opener:
         return plaintext
 
 
-def _rekey_when_due(state: CipherState, rekey_frames: int) -> None:
+def _rekey_when_due(state: FrameState, rekey_frames: int) -> None:
     if rekey_frames and state.nonce % rekey_frames == 0:
         state.rekey()
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 from swarm import shapes
 from swarm.errors import HandshakeFailed, RemoteProtocolError
-from swarm.link.identity import Identity, SwarmKey, node_id_of, verify
-from swarm.link.noise import KEY_BYTES, Cipher, NoiseHandshake, NoiseKeys
+from swarm.link.identity import Identity, SwarmKey, node_id_of
+from swarm.link.noise import KEY_BYTES, Cipher, NoiseKeys
+from swarm.link.suite import NOISE, HandshakeState, Suite
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Lane
 from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
 
@@ -57,6 +58,7 @@ class Credentials:
     aes: bool = True
     """Whether AES-GCM runs in hardware here."""
     protocol: ProtocolRange = field(default_factory=ProtocolRange)
+    suite: Suite = NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Established:
     cipher: Cipher
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
+    suite: Suite
     is_self: bool
 
 
@@ -118,7 +121,7 @@ class Handshake:
     """
 
     def __init__(
-        self, credentials: Credentials, noise: NoiseHandshake, hello_random: bytes
+        self, credentials: Credentials, noise: HandshakeState, hello_random: bytes
     ) -> None:
         self._credentials = credentials
         self._noise = noise
@@ -154,7 +157,7 @@ class Handshake:
             prologue=_MAGIC + credentials.swarm_key.tag.encode(),
             psk=credentials.swarm_key.psk,
         )
-        noise = NoiseHandshake(keys, Cipher.CHACHA_POLY, initiator=initiator)
+        noise = credentials.suite.handshake(keys, initiator=initiator)
         return Handshake(credentials, noise, entropy(_RANDOM_BYTES))
 
     @property
@@ -228,7 +231,8 @@ class Handshake:
 
     def _check(self, proof: Proof) -> None:
         signed = self._signed(self._noise.remote_static)
-        if not verify(proof.public_key, _DOMAIN, signed, proof.signature):
+        suite = self._credentials.suite
+        if not suite.verify(proof.public_key, _DOMAIN, signed, proof.signature):
             raise HandshakeFailed("the peer's identity does not vouch for its static key")
         if not 0 <= proof.listening_port < 1 << 16:
             raise RemoteProtocolError("a listening port out of range")
@@ -255,6 +259,7 @@ class Handshake:
             cipher=cipher,
             send_key=_frame_key(send, cipher),
             receive_key=_frame_key(receive, cipher),
+            suite=self._credentials.suite,
             is_self=proof.public_key == self._credentials.identity.public_key,
         )
 
