@@ -101,8 +101,8 @@ class Established:
     cipher: Cipher
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
-    suite: Suite
     is_self: bool
+    suite: Suite = NOISE
 
 
 @dataclass(frozen=True, slots=True)

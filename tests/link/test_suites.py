@@ -1,4 +1,4 @@
-"""Links without cryptography are for the simulator alone: same rules, but no real node takes them."""
+"""Links without cryptography are for the simulator alone: same rules, no real node takes them."""
 
 from __future__ import annotations
 
