@@ -67,6 +67,7 @@ class Gossip:
         self._exchange = Exchange(self._parts, self._judge)
         self._pace = DynamicPace(config)
         self._awake = AwakeTime()
+        self._in_use: frozenset[NodeId] = frozenset()
         self._now = 0.0
 
     # ------------------------------------------------------------ facts
@@ -157,6 +158,10 @@ class Gossip:
         self._parts.health.lagged(lag_s, t)
         if lag_s >= self._parts.config.heartbeat_interval_s:
             self._parts.heartbeats.hurry(t)
+
+    def in_use(self, peers: frozenset[NodeId]) -> None:
+        """Exactly these peers are used by sessions, or wanted: their links stay."""
+        self._in_use = peers
 
     def probe(self, peer: NodeId, now: float) -> None:
         """Somebody doubts that `peer` lives: find out now, directly and through others."""
