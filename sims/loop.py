@@ -1,9 +1,9 @@
 """An asyncio event loop on virtual time: one seed, one run.
 
-Everything asyncio schedules passes through `call_soon` and `call_at`, so a loop that owns these owns
-all interleaving. Time is an integer of nanoseconds and jumps to the next timer when nothing is
-ready. Each callback belongs to a process on a machine (see `machine`): one process's callbacks keep
-their order, as asyncio promises; which of several processes goes first is drawn from the seed.
+Everything asyncio schedules passes through `call_soon` and `call_at`, so a loop that owns these
+owns all interleaving. Time is an integer of nanoseconds and jumps to the next timer when nothing is
+ready. Each callback belongs to a process on a machine (see `machine`): one process's callbacks
+keep their order, as asyncio promises; which of several processes goes first is drawn from the seed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""Whether a model's layers could really be reached from a node, and for how long they could not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sims.inside import served_layers
+
+if TYPE_CHECKING:
+    from sims.node import SimNode
+    from sims.world import World
+
+SAMPLE_S = 0.25
+
+
+class CoverLog:
+    """Looks at the true state of the world now and then, for each node that has clients."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lost: dict[int, list[float]] = {}
+        """Per node number the moments at which cover was found missing."""
+
+    async def watch(self) -> None:
+        while True:
+            now_s = self._world.now_s
+            for origin in {r.origin.number: r.origin for r in self._world.requests}.values():
+                if not self._is_covered(origin):
+                    self._lost.setdefault(origin.number, []).append(now_s)
+            await asyncio.sleep(SAMPLE_S)
+
+    def was_lost(self, origin: SimNode, start_s: float, stop_s: float) -> bool:
+        moments = self._lost.get(origin.number, [])
+        return not self._is_covered(origin) or any(start_s <= at <= stop_s for at in moments)
+
+    def lost_s(self, origin: SimNode, start_s: float, stop_s: float) -> float:
+        """How much of the time cover was missing, and one sample more for its edges."""
+        moments = self._lost.get(origin.number, [])
+        count = sum(start_s <= at <= stop_s for at in moments)
+        return (count + 1) * SAMPLE_S if count else 0.0
+
+    def _is_covered(self, origin: SimNode) -> bool:
+        """By nodes that are well, and well connected with the origin and with their neighbours."""
+        count = self._world.model.layer_count
+        spans = [
+            (layers.start, layers.stop, node)
+            for node in self._world.running()
+            if node.is_well and self._is_linked(origin, node)
+            for layers in served_layers(node)
+        ]
+        spans.sort(key=lambda span: (span[0], span[1], span[2].number))
+        ways = [span for span in spans if span[0] == 0]
+        for stop, node in ((way[1], way[2]) for way in ways):
+            if stop >= count:
+                return True
+            ways += [
+                span
+                for span in spans
+                if span not in ways and span[0] <= stop < span[1] and self._is_linked(node, span[2])
+            ]
+        return False
+
+    def _is_linked(self, a: SimNode, b: SimNode) -> bool:
+        truth, now_s = self._world.truth, self._world.now_s
+        return a is b or truth.direct_quiet_s(now_s, a.number, b.number) > 0

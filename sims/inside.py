@@ -1,0 +1,40 @@
+"""What checks read inside a running node that it shows to nobody: one place, so that it is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swarm.terms import LayerRange, NodeId, SessionId, ShardState
+
+if TYPE_CHECKING:
+    from sims.node import SimNode
+
+
+@dataclass(frozen=True, slots=True)
+class HopState:
+    """One session on a hop. `produced`: positions in its KV whose rows have come back."""
+
+    origin: NodeId
+    session: SessionId
+    epoch: int
+    produced: int
+
+
+def hop_states(node: SimNode) -> list[HopState]:
+    sessions = node.core._relay._sessions.values()
+    return [HopState(s.origin, s.session, s.epoch, s.produced) for s in sessions]
+
+
+def served_layers(node: SimNode) -> list[LayerRange]:
+    shards = node.core._hosting.shards()
+    return [shard.layers for shard in shards if shard.state is ShardState.SERVING]
+
+
+def state_hash(node: SimNode) -> bytes:
+    return node.core._gossip.state_hash()
+
+
+def generation_count(node: SimNode) -> int:
+    """Answers that clients of this node wait for."""
+    return len(node.io._generations)

@@ -1,0 +1,204 @@
+"""Invariants about answers: right, whole, in order, in time, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sims.inside import generation_count, hop_states
+from sims.invariants import Invariant
+from sims.node import SimNode
+from sims.request import Outcome, Request
+from sims.stage import oracle
+from swarm.effects import Finished, Generated, SessionEvent, Started
+from swarm.errors import CapacityError, RerouteLimitReached
+from swarm.terms import LayerRange, NumericClass, Route, SessionId
+
+DETECTION_S = 0.45
+"""Silence that cuts over, on a link that showed gaps."""
+STUCK_S = 4.5
+"""A hop that answers and does not move."""
+SETTLING_S = 0.5
+"""Planning, opening, the first token of the new route, on any profile but WAN."""
+
+
+UNANSWERED = (Outcome.FAILED, Outcome.REFUSED)
+
+
+class OracleIds(Invariant):
+    name = "ids equal the oracle"
+    says = "every token is the one that an undisturbed run gives"
+
+    def on_event(self, request: Request, event: SessionEvent) -> None:
+        if isinstance(event, Generated):
+            index = len(request.tokens) - 1
+            expected = self._expected(request)
+            if request.tokens[index] != expected[index] and self._is_binding(request):
+                self.violated(
+                    f"{request}: token {index} is {request.tokens[index]}, not {expected[index]}"
+                )
+
+    def _expected(self, request: Request) -> list[int]:
+        cached: list[int] | None = getattr(request, "oracle", None)
+        if cached is None:
+            assert request.first_route is not None
+            cached = request.oracle = oracle(request.order, classes_of(request.first_route))  # type: ignore[attr-defined]
+        return cached
+
+    def _is_binding(self, request: Request) -> bool:
+        """Rows of another numeric class are allowed where the answer says so."""
+        route, first = request.route, request.first_route
+        return route is None or first is None or same_classes(route, first)
+
+
+def classes_of(route: Route) -> Sequence[tuple[LayerRange, NumericClass]]:
+    return [(hop.layers, hop.numeric_class) for hop in route.hops]
+
+
+def same_classes(a: Route, b: Route) -> bool:
+    def by_layer(route: Route) -> list[NumericClass]:
+        return [hop.numeric_class for hop in route.hops for _ in range(len(hop.layers))]
+
+    return by_layer(a) == by_layer(b)
+
+
+class OnceInOrder(Invariant):
+    name = "each position once"
+    says = "positions come one after the other, none twice, none missing"
+
+    def on_event(self, request: Request, event: SessionEvent) -> None:
+        if isinstance(event, Generated):
+            due = len(request.order.prompt_ids) + len(request.tokens) - 1
+            if event.token.position != due:
+                self.violated(f"{request}: position {event.token.position}, due was {due}")
+
+
+class HonestEnd(Invariant):
+    name = "no false end"
+    says = "an answer that was cut never ends as if it were whole, and one that differs says so"
+
+    def on_event(self, request: Request, event: SessionEvent) -> None:
+        if not isinstance(event, Finished):
+            return
+        whole = len(request.tokens) == request.order.max_tokens
+        if event.reason != "length" or not whole:
+            self.violated(f"{request} ends with {event.reason!r}")
+        expected = oracle(request.order, classes_of(request.first_route)) if (
+            request.first_route is not None
+        ) else []  # fmt: skip
+        if event.stats.exact and request.tokens != expected:
+            self.violated(f"{request} is called exact and is not")
+
+
+class EveryAnswer(Invariant):
+    """A failure is excused where the layers were really gone, or a stated limit was reached."""
+
+    name = "every request is answered"
+    says = "started = finished + failed, and failed only without cover or at a stated limit"
+
+    def on_end(self) -> None:
+        for request in self.world.requests:
+            if request.outcome is Outcome.RUNNING:
+                self.violated(f"{request} has no end")
+            elif request.outcome in UNANSWERED and not self._is_excused(request):
+                self.violated(f"{request} failed though there was cover: {request.error!r}")
+
+    def _is_excused(self, request: Request) -> bool:
+        error = request.error
+        if isinstance(error, CapacityError | RerouteLimitReached) or error is None:
+            return True
+        assert request.ended_s is not None
+        wait_s = self.world.config.routing.cover_wait_s if request.tokens else 0.0
+        since_s = request.ended_s - wait_s - DETECTION_S
+        return self.world.cover.was_lost(request.origin, since_s, request.ended_s)
+
+
+class KvAgrees(Invariant):
+    name = "kv length agrees"
+    says = "whenever a token comes, each hop of its route holds exactly the positions before it"
+
+    def on_event(self, request: Request, event: SessionEvent) -> None:
+        if not isinstance(event, Generated) or request.route is None or request.session is None:
+            return
+        for hop in request.route.hops:
+            node = self.world.node_of(hop.node)
+            held = kv_length(node, request, request.session)
+            if held is not None and held != event.token.position:
+                self.violated(
+                    f"{request}: {node} holds {held} positions at token {event.token.position}"
+                )
+
+
+def kv_length(node: SimNode, request: Request, session: SessionId) -> int | None:
+    """Positions a hop has computed under the request's present epoch; None: it knows it not."""
+    if not node.is_running:
+        return None
+    for state in hop_states(node):
+        same = state.origin == request.origin.id and state.session == session
+        if same and state.epoch == request.epoch:
+            return state.produced
+    return None
+
+
+class NothingLeft(Invariant):
+    name = "nothing is left"
+    says = "when all is over no session, KV byte, outbox byte, job, task or client is left anywhere"
+
+    def on_end(self) -> None:
+        for node in self.world.running():
+            for what, count in leftovers(node).items():
+                if count:
+                    self.violated(f"{node}: {count} {what}")
+
+
+def leftovers(node: SimNode) -> dict[str, int]:
+    """What sessions leave on a node while they run; all 0 on one that is idle."""
+    snapshot = node.io.snapshot()
+    return {
+        "origin sessions": len(snapshot.sessions),
+        "hop sessions": len(snapshot.hops),
+        "KV bytes": snapshot.kv_used_bytes,
+        "outbox bytes": sum(hop.outbox_bytes for hop in snapshot.hops),
+        "jobs of the worker": node.worker.session_count,
+        "generations": generation_count(node),
+    }
+
+
+class BoundedStall(Invariant):
+    """The pause between two tokens, by what befell the swarm meanwhile."""
+
+    name = "stall within bounds"
+    says = "a pause is no longer than detection, rebuilding and the loss of cover explain"
+
+    def on_end(self) -> None:
+        for request in self.world.requests:
+            before_s = request.asked_s
+            for heard in request.heard:
+                if isinstance(heard.event, Generated):
+                    self._check(request, before_s, heard.at_s)
+                    before_s = heard.at_s
+                elif isinstance(heard.event, Started) and heard.event.epoch == 1:
+                    before_s = heard.at_s
+
+    def _check(self, request: Request, start_s: float, stop_s: float) -> None:
+        """Faults shortly before count: what they set off may still be going on."""
+        faults = self.world.truth.faults_between(start_s - STUCK_S, stop_s)
+        lost_s = self.world.cover.lost_s(request.origin, start_s, stop_s)
+        allowed_s = self._step_s(request) + faults * (STUCK_S + self._rebuild_s(request)) + lost_s
+        if stop_s - start_s > allowed_s:
+            self.violated(
+                f"{request}: {stop_s - start_s:.3f} s without a token at {start_s:.3f} s,"
+                f" {allowed_s:.3f} s are explained ({faults} faults)"
+            )
+
+    def _step_s(self, request: Request) -> float:
+        """A token, or a first one after the whole prompt, beside all other requests."""
+        return SETTLING_S + self._rebuild_s(request) * (1 + len(self.world.requests)) / 2
+
+    def _rebuild_s(self, request: Request) -> float:
+        """Every position through every layer at the pace of the slowest machine."""
+        layers = self.world.model.layer_count
+        rows = len(request.order.prompt_ids) + request.order.max_tokens
+        slowest = max(
+            node.worker.speed.decode_s * node.worker.slowness for node in self.world.nodes
+        )
+        return SETTLING_S + rows * layers * slowest

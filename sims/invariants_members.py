@@ -1,0 +1,102 @@
+"""Invariants about members: nobody is wronged, nobody is forgotten, all agree in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sims.inside import state_hash
+from sims.invariants import Invariant, Violation
+from sims.node import SimNode
+from sims.world import World
+from swarm.notes import Note
+from swarm.terms import MemberState
+
+FAIR_S = 15.0
+"""Trouble longer ago than this excuses no verdict: the longest suspicion and a probe."""
+EVIDENCE_S = 8.0
+"""Trouble longer ago than this excuses no penalty."""
+
+
+class NoLivingBuried(Invariant):
+    name = "no living node is buried"
+    says = "a node that lives and can be reached is never declared dead"
+
+    def on_note(self, node: SimNode, entry: Note) -> None:
+        if entry.event != "member.dead":
+            return
+        subject = self.world.node_called(str(entry.get("node")))
+        if subject is None or entry.get("incarnation") != subject.disk.incarnation:
+            return
+        if is_reachable(self.world, node, subject, FAIR_S):
+            self.violated(f"{node} buries {subject}, which lives and can be reached")
+
+
+def is_reachable(world: World, a: SimNode, b: SimNode, for_s: float) -> bool:
+    """Whether two nodes were well, and linked well by themselves or through a third, all along."""
+    truth, now_s = world.truth, world.now_s
+    if min(truth.quiet_s(now_s, a.number), truth.quiet_s(now_s, b.number)) < for_s:
+        return False
+    if truth.quiet_s(now_s, a.number, b.number) >= for_s:
+        return True
+    return any(
+        truth.direct_quiet_s(now_s, a.number, c.number) >= for_s
+        and truth.direct_quiet_s(now_s, c.number, b.number) >= for_s
+        for c in world.running()
+        if c is not a and c is not b
+    )
+
+
+class NoResurrection(Invariant):
+    name = "the dead stay dead"
+    says = "nobody is alive again without a higher incarnation"
+
+    def __init__(self, world: World, report: Callable[[Violation], None]) -> None:
+        super().__init__(world, report)
+        self._buried: dict[tuple[int, int, str], int] = {}
+
+    def on_note(self, node: SimNode, entry: Note) -> None:
+        if not entry.event.startswith("member.") or entry.get("incarnation") is None:
+            return
+        key = (node.number, node.starts, str(entry.get("node")))
+        incarnation = int(str(entry.get("incarnation")))
+        if entry.event in ("member.dead", "member.left"):
+            self._buried[key] = max(incarnation, self._buried.get(key, 0))
+        elif entry.event == "member.alive" and incarnation <= self._buried.get(key, -1):
+            self.violated(f"{node} holds {key[2]} for alive at incarnation {incarnation}")
+
+
+class ViewsConverge(Invariant):
+    name = "views converge"
+    says = "when all is calm, every node sees exactly the running ones, and the same records"
+
+    def on_end(self) -> None:
+        running = self.world.running()
+        ids = {node.id for node in running}
+        for node in running:
+            alive = self.world.alive_in(node)
+            if alive != ids:
+                missing = sorted(self.world.node_of(i).machine.name for i in ids - alive)
+                ghosts = sorted(self.world.node_of(i).machine.name for i in alive - ids)
+                self.violated(f"{node} misses {missing} and sees the ghosts {ghosts}")
+        if len({state_hash(node) for node in running}) > 1:
+            self.violated("state hashes differ")
+
+
+class NoUnfairPenalty(Invariant):
+    name = "nobody is punished without evidence"
+    says = "a penalty has a reason: the node, its worker or the way to it was in trouble"
+
+    def on_note(self, node: SimNode, entry: Note) -> None:
+        if entry.event != "peer.penalty" or self.world.has_wifi:
+            return
+        subject = self.world.node_called(str(entry.get("peer")))
+        if subject is None or self.world.has_loss:
+            return
+        quiet_s = self.world.truth.direct_quiet_s(self.world.now_s, node.number, subject.number)
+        if quiet_s > EVIDENCE_S:
+            self.violated(f"{node} punishes {subject} ({entry.get('cause')}), which did nothing")
+
+
+def living(node: SimNode) -> dict[str, MemberState]:
+    """Every member as this node sees it."""
+    return {view.name: view.state for view in node.io.snapshot().nodes}

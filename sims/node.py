@@ -1,0 +1,284 @@
+"""A simulated machine with the production node on it: `daemon.py`'s composition for `sims`.
+
+`NodeIo`, `NodeCore`, `TcpLinks` and all they are made of run as they are; the loop, the network,
+the worker's stage and the disk are simulated, and the cryptography does without secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from sims.loop import SimLoop
+from sims.machine import Machine, Process
+from sims.mdns import Segment, SimMdns
+from sims.net import SimNet
+from sims.plain_suite import PLAIN, PlainIdentity, plain_signature
+from sims.stage import REFERENCE_CLASS
+from sims.worker import Checkpoint, SimWorker, Speed
+from swarm.config import MIB, Config
+from swarm.discovery.announcement import Announcement
+from swarm.gossip.sealing import Signer
+from swarm.hosting import Budget, Hosting, Wish
+from swarm.link.handshake import Credentials
+from swarm.link.identity import SwarmKey, node_id_of
+from swarm.link.tcp_io import Surroundings, TcpLinks
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
+from swarm.node import About, NodeCore
+from swarm.node_io import NodeIo, Parts
+from swarm.notes import Note
+from swarm.terms import Address, Incarnation, LayerRange, ModelId, NodeId, NumericClass
+
+RECORD_DOMAIN = b"gossip record"
+SWARM_KEY = SwarmKey(b"simulated swarm!" * 2)
+LISTEN_ANY = "0.0.0.0"  # noqa: S104
+LEAVE_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """What a machine's owner chose. `layers` None: the node chooses its layers itself.
+
+    `checkpoints`: path to what lies there; empty for a node that serves nothing.
+    """
+
+    checkpoints: tuple[tuple[str, Checkpoint], ...] = ()
+    layers: tuple[int, int] | None = None
+    speed: Speed = Speed()
+    numeric_class: NumericClass = REFERENCE_CLASS
+    weight_bytes: int = 10 * MIB
+    kv_bytes: int = 100 * MIB
+    seeds: tuple[Address, ...] = ()
+    mdns: bool = True
+
+
+@dataclass(slots=True)
+class Disk:
+    """What outlives a process. Implements `node_io.Store`."""
+
+    node_seed: bytes
+    incarnation: int = 0
+    peers: tuple[Address, ...] = ()
+    is_failing: bool = False
+
+    def copy(self) -> Disk:
+        return Disk(self.node_seed, self.incarnation, self.peers)
+
+
+@dataclass(slots=True)
+class _Store:
+    disk: Disk
+    told: Callable[[Incarnation], None]
+
+    def save_incarnation(self, incarnation: int) -> None:
+        self.told(Incarnation(incarnation))
+        self.disk.incarnation = incarnation
+
+    def save_peers(self, addresses: tuple[Address, ...]) -> None:
+        self.disk.peers = addresses
+
+
+class _NoFiles:
+    """Stub models carry no text."""
+
+    async def read(self, model_id: ModelId, name: str) -> bytes | None:
+        return None
+
+    async def read_piece(
+        self, model_id: ModelId, name: str, offset: int, count: int
+    ) -> tuple[int, bytes] | None:
+        return None
+
+
+class SimNode:
+    """One machine of the swarm. `core`, `io` and `links` belong to the present (or last) run."""
+
+    core: NodeCore
+    io: NodeIo
+    links: TcpLinks
+
+    def __init__(
+        self,
+        surroundings: Lent,
+        machine: Machine,
+        disk: Disk,
+        spec: NodeSpec,
+        config: Config,
+    ) -> None:
+        self.machine = machine
+        self.disk = disk
+        self.spec = spec
+        self.process: Process | None = None
+        self.starts = 0
+        self.id = node_id_of(PlainIdentity(disk.node_seed).public_key)
+        self._lent = surroundings
+        self._loop = surroundings.loop
+        self._config = config
+        self.worker = SimWorker(
+            self._loop, machine, dict(spec.checkpoints), spec.speed, spec.numeric_class
+        )
+        self._life: asyncio.Task[None] | None = None
+
+    @property
+    def number(self) -> int:
+        return self.machine.number
+
+    @property
+    def is_running(self) -> bool:
+        """Its process exists, whether or not it gets to run."""
+        return self.process is not None and self.process.is_alive
+
+    @property
+    def is_well(self) -> bool:
+        """Its process runs and the network reaches the machine's card."""
+        return self.is_running and self.process is not None and (
+            self.process.can_run and self.machine.is_on_air
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<node {self.machine.name}>"
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Begin a run from what is on the disk."""
+        assert not self.is_running
+        self.starts += 1
+        self.process = self._loop.process(self.machine)
+        self._life = self._loop.spawn(self.process, self._live())
+
+    def leave(self) -> None:
+        """As Ctrl-C does."""
+        if self.is_running and self.process is not None and hasattr(self, "io"):
+            self._loop.post(self._loop.now_ns, self.process, self._begin_leave)
+
+    def end(self) -> None:
+        """The process is gone at once. Its machine's kernel is the network's business."""
+        if self.process is not None:
+            self._loop.kill(self.process)
+        self.worker.crash()
+
+    def _begin_leave(self) -> None:
+        self._leaving = self._loop.create_task(self.io.leave(LEAVE_GRACE_S))
+
+    async def _live(self) -> None:
+        entropy = self._loop.random(f"entropy {self.number} {self.starts}").randbytes
+        identity = PlainIdentity(self.disk.node_seed)
+        self.id = identity.node_id
+        self.disk.incarnation += 1
+        credentials = Credentials(
+            identity, SWARM_KEY, Incarnation(self.disk.incarnation), suite=PLAIN
+        )
+        events = _Late()
+        around = Surroundings(self._loop.time, entropy, self._note)
+        self.links = TcpLinks(credentials, self._config.link, events, around)  # type: ignore[arg-type]
+        bound = await self.links.listen(LISTEN_ANY, 0)
+        self.core = self._core(identity, bound)
+        assert self.process is not None
+        self.worker.attach(self.process, events)  # type: ignore[arg-type]
+        parts = Parts(
+            loop=self._loop,
+            clock=self._loop.time,
+            entropy=entropy,
+            worker=self.worker,
+            store=_Store(self.disk, self.links.set_incarnation),
+            files=_NoFiles(),
+            sink=self._note,
+        )
+        self.io = events.target = NodeIo(self.core, parts)
+        self.io.attach(self.links)
+        self.io.start(self.spec.seeds, self.disk.peers)
+        mdns = self._mdns(bound)
+        if mdns is not None:
+            await mdns.start()
+        await self.io.left.wait()
+        if mdns is not None:
+            await mdns.stop()
+        await self.io.stop()
+        await self.links.close_all("the node stops")
+        self._loop.post(self._loop.now_ns, self._loop.world, self._ended, self.process)
+
+    def _ended(self, process: Process) -> None:
+        """It left in good order."""
+        self._loop.kill(process)
+        self._lent.net.process_ended(process)
+        self._lent.left(self)
+
+    # ------------------------------------------------------------ building
+
+    def _core(self, identity: PlainIdentity, bound: Address) -> NodeCore:
+        spec, config = self.spec, self._config
+        layers = LayerRange(*spec.layers) if spec.layers is not None else None
+        wishes = [Wish(path, found.model.name, layers) for path, found in spec.checkpoints]
+        hosting = Hosting(
+            identity.node_id, wishes, Budget(spec.weight_bytes, spec.kv_bytes), config.shard, ""
+        )
+        about = About(
+            node=identity.node_id,
+            name=self.machine.name,
+            version="0",
+            swarm_tag=SWARM_KEY.tag,
+            is_open=False,
+            memory_bytes=spec.weight_bytes + spec.kv_bytes,
+            addresses=tuple(Address(host, bound.port) for host in self.machine.hosts),
+        )
+        rng = self._loop.random(f"core {self.number} {self.starts}")
+        incarnation = Incarnation(self.disk.incarnation)
+        return NodeCore(about, config, self._signer(identity), incarnation, hosting, rng)
+
+    def _signer(self, identity: PlainIdentity) -> Signer:
+        return Signer(
+            swarm_tag=SWARM_KEY.tag.encode(),
+            public_key=identity.public_key,
+            sign=lambda data: identity.sign(RECORD_DOMAIN, data),
+            verify=lambda public_key, data, signature: (
+                plain_signature(public_key, RECORD_DOMAIN, data) == signature
+            ),
+            node_id_of=node_id_of,
+        )
+
+    def _mdns(self, bound: Address) -> SimMdns | None:
+        if not self.spec.mdns:
+            return None
+        announcement = Announcement(
+            node=self.id,
+            tag=SWARM_KEY.tag,
+            name=self.machine.name,
+            listen=bound,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+        )
+        return SimMdns(self._lent.segment, announcement, self.io)
+
+    def _note(self, entry: Note) -> None:
+        self._lent.note(self, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What a world lends its nodes. `note`: told of each note; `left`: of each orderly end."""
+
+    loop: SimLoop
+    net: SimNet
+    segment: Segment
+    note: Callable[[SimNode, Note], None]
+    left: Callable[[SimNode], None]
+
+
+class _Late:
+    """Stands for the node while its own parts are built."""
+
+    target: NodeIo
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.target, name)
+
+
+def fresh_disk(rng: Random) -> Disk:
+    return Disk(rng.randbytes(32))
+
+
+def id_of(disk: Disk) -> NodeId:
+    return node_id_of(PlainIdentity(disk.node_seed).public_key)

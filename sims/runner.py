@@ -1,0 +1,143 @@
+"""Run one scenario under one seed: first the bad day, then calm, then judgement."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from sims.invariants import BoundedTalk, Invariant, NoFaults, Violation
+from sims.invariants_answers import (
+    BoundedStall,
+    EveryAnswer,
+    HonestEnd,
+    KvAgrees,
+    NothingLeft,
+    OnceInOrder,
+    OracleIds,
+    leftovers,
+)
+from sims.invariants_members import NoLivingBuried, NoResurrection, NoUnfairPenalty, ViewsConverge
+from sims.loop import Deadlock, Livelock
+from sims.request import Outcome
+from sims.world import LogLine, World
+
+ALL: tuple[type[Invariant], ...] = (
+    OracleIds, OnceInOrder, HonestEnd, EveryAnswer, KvAgrees, NothingLeft, BoundedStall,
+    NoLivingBuried, NoResurrection, ViewsConverge, NoUnfairPenalty, BoundedTalk, NoFaults,
+)  # fmt: skip
+
+ANSWER_LIMIT_S = 60.0
+"""After the last fault every request ends within this time (the liveness bound)."""
+CALM_LIMIT_S = 40.0
+"""After that everything is freed and all views agree within this time."""
+STORY_LIMIT_S = 3 * 3600.0
+
+Story = Callable[[World], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one run. `violations` is empty where all held."""
+
+    scenario: str
+    seed: int
+    violations: tuple[Violation, ...]
+    trace_hash: str
+    virtual_s: float
+    real_s: float
+    steps: int
+    outcomes: Counter[str]
+    events: Counter[str]
+    """How often each kind of note was written, over all nodes: what has really happened."""
+    log: tuple[LogLine, ...] = field(repr=False, default=())
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    node_count: int | None = None
+    minutes: float | None = None
+    fifo: bool = False
+    keep_log: bool = False
+
+
+def run(
+    name: str,
+    story: Story,
+    seed: int,
+    options: Options = Options(),
+    invariants: Sequence[type[Invariant]] = ALL,
+) -> Result:
+    """Raises nothing for what goes wrong in the world: that is a violation."""
+    started = time.perf_counter()
+    world = World(seed, fifo=options.fifo)
+    violations: list[Violation] = []
+    watchers = [kind(world, violations.append) for kind in invariants]
+    world.watchers += watchers
+    try:
+        _play(world, story, violations)
+        if not violations:
+            for watcher in watchers:
+                watcher.on_end()
+    finally:
+        world.close()
+    return Result(
+        scenario=name,
+        seed=seed,
+        violations=tuple(violations),
+        trace_hash=world.loop.trace_hash,
+        virtual_s=world.now_s - world.began_s,
+        real_s=time.perf_counter() - started,
+        steps=world.loop.step_count,
+        outcomes=Counter(request.outcome.value for request in world.requests),
+        events=_events(world),
+        log=tuple(world.log) if options.keep_log or violations else (),
+    )
+
+
+def _play(world: World, story: Story, violations: list[Violation]) -> None:
+    """The story, then calm until all is answered and freed. Stops at the first violation."""
+    loop = world.loop
+    whole = loop.spawn(loop.world, _whole(world, story))
+    cover = loop.spawn(loop.world, world.cover.watch())
+    try:
+        loop.run_until(lambda: whole.done() or bool(violations), STORY_LIMIT_S)
+        if whole.done():
+            whole.result()
+        elif not violations:
+            violations.append(Violation(world.now_s, "the story ends", "it does not"))
+    except (Deadlock, Livelock, AssertionError) as error:
+        violations.append(Violation(world.now_s, type(error).__name__.lower(), str(error)))
+    finally:
+        cover.cancel()
+        whole.cancel()
+
+
+async def _whole(world: World, story: Story) -> None:
+    await story(world)
+    world.calm_down()
+    await world.until(world.is_answered, ANSWER_LIMIT_S)
+    await world.until(lambda: _is_clean(world), CALM_LIMIT_S, step_s=0.25)
+
+
+def _is_clean(world: World) -> bool:
+    running = world.running()
+    if any(any(leftovers(node).values()) for node in running):
+        return False
+    ids = {node.id for node in running}
+    return all(world.alive_in(node) == ids for node in running) and world.is_one_view()
+
+
+def _events(world: World) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for (_, event), count in world.note_counts.items():
+        counts[event] += count
+    counts["requests lost with their origin"] = sum(
+        request.outcome is Outcome.ORIGIN_LOST for request in world.requests
+    )
+    return counts

@@ -1,0 +1,314 @@
+"""Bad days, told as stories. Each takes a fresh world; the invariants judge it afterwards.
+
+A story sets the scene, asks for answers, breaks things and waits. Times, victims and kill points
+are drawn from the world's own stream, so that every seed tells the story a little differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sims import wire
+from sims.node import SimNode
+from sims.request import Request
+from sims.runner import Story
+from sims.world import World
+
+REGISTRY: dict[str, Scenario] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    says: str
+    story: Story
+
+
+def scenario(name: str) -> Callable[[Callable[[World], Awaitable[None]]], Story]:
+    """Enter a story under a name; the first line of its docstring says what it tells."""
+
+    def enter(story: Callable[[World], Awaitable[None]]) -> Story:
+        REGISTRY[name] = Scenario(name, (story.__doc__ or "").strip().splitlines()[0], story)
+        return story
+
+    return enter
+
+
+PAIRS = ((0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12))
+"""Every layer twice: any one node may be lost."""
+
+
+def hop(world: World, request: Request, index: int) -> SimNode:
+    """The node at that place of the request's present route."""
+    return world.node_of(request.hops[index])
+
+
+def other_than(world: World, *nodes: SimNode) -> SimNode:
+    """Some running node that is none of these."""
+    return world.rng.choice([node for node in world.running() if node not in nodes])
+
+
+@scenario("join storm")
+async def join_storm(world: World) -> None:
+    """Twenty machines are switched on within a second, each choosing its layers by itself."""
+    for _ in range(20):
+        node = world.add(world.serving(None, weight_bytes=world.rng.choice((4500, 7000, 14000))))
+        world.start(node)
+        await world.sleep(world.rng.random() * 0.05)
+    await world.settled()
+    requests = [world.ask(world.rng.choice(world.nodes)) for _ in range(4)]
+    for request in requests:
+        await request.over()
+
+
+@scenario("three hops")
+async def three_hops(world: World) -> None:
+    """Three machines hold a third of the model each; nothing goes wrong."""
+    nodes = world.swarm((0, 4), (4, 8), (8, 12))
+    await world.settled()
+    for node in nodes:
+        await world.ask(node).over()
+
+
+@scenario("peer death")
+async def peer_death(world: World) -> None:
+    """A hop is killed just before its n-th step leaves; another has the same layers."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    request = world.ask(await world.client())
+    await request.reached(1)
+    victim = hop(world, request, world.rng.randrange(3))
+    world.at_step(victim, world.rng.randint(1, 15), lambda: world.kill(victim))
+    await request.over()
+    assert victim in nodes
+
+
+@scenario("silent death")
+async def silent_death(world: World) -> None:
+    """A hop's machine loses its power in mid-answer: nobody is told."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    request = world.ask(await world.client())
+    await request.reached(world.rng.randint(1, 15))
+    world.vanish(hop(world, request, world.rng.randrange(3)))
+    await request.over()
+
+
+@scenario("double death")
+async def double_death(world: World) -> None:
+    """Two hops are lost at once, then the replacement of one while it rebuilds."""
+    world.swarm(*PAIRS, (4, 8), (0, 4))
+    await world.settled()
+    request = world.ask(await world.client(), world.order(40, 30))
+    await request.reached(world.rng.randint(1, 20))
+    before = [hop(world, request, index) for index in range(3)]
+    world.kill(before[0])
+    (world.kill if world.rng.random() < 0.5 else world.vanish)(before[1])
+    await world.until(lambda: before[1].id not in request.hops or request.is_over, 10.0, 0.001)
+    await world.sleep(world.rng.random() * 0.05)
+    replacement = hop(world, request, 1)
+    if replacement.is_running and not request.is_over:
+        world.kill(replacement)
+    await request.over()
+
+
+@scenario("partition and heal")
+async def partition_and_heal(world: World) -> None:
+    """The switch between two halves fails in mid-answer, and works again."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    requests = [world.ask(node) for node in nodes[:4]]
+    await requests[0].reached(3)
+    world.partition(nodes[::2], nodes[1::2])
+    await world.sleep(world.rng.choice((0.3, 2.0, 12.0)))
+    world.heal_all()
+    for request in requests:
+        await request.over()
+    await world.until(lambda: world.is_settled() and world.is_one_view(), 20.0)
+    await world.ask(nodes[0]).over()
+
+
+@scenario("islands")
+async def islands(world: World) -> None:
+    """Two swarms that never met grow on both sides of a cut, until one cable joins them."""
+    nodes = [world.add(world.serving(layers)) for layers in (*PAIRS, *PAIRS)]
+    half = len(nodes) // 2
+    world.partition(nodes[:half], nodes[half:])
+    for node in nodes:
+        world.start(node)
+    await world.until(lambda: all(len(world.alive_in(n)) == half for n in nodes), 20.0)
+    await world.sleep(5.0)
+    requests = [world.ask(nodes[0]), world.ask(nodes[-1])]
+    world.heal_all()
+    await world.settled(60.0)
+    for request in requests:
+        await request.over()
+
+
+@scenario("flapping wi-fi")
+async def flapping_wifi(world: World) -> None:
+    """Two of the machines are on Wi-Fi; one of them drops out for seconds, again and again."""
+    nodes = world.swarm(*PAIRS)
+    for node in nodes[1:3]:
+        world.access(node, wire.WIFI)
+    await world.settled()
+    requests = [world.ask(node, world.order(20, 60)) for node in nodes[:3]]
+    for _ in range(6):
+        await world.sleep(world.rng.uniform(0.2, 2.0))
+        world.partition([nodes[1]], [n for n in nodes if n is not nodes[1]])
+        await world.sleep(world.rng.uniform(0.1, 2.5))
+        world.heal_all()
+    for request in requests:
+        await request.over()
+
+
+@scenario("cafe closing time")
+async def cafe_closing_time(world: World) -> None:
+    """Machines are switched off one after the other, some by the plug, until one is left."""
+    nodes = world.swarm((0, 12), *PAIRS, None, None)
+    await world.settled()
+    last = nodes[0]
+    requests = [world.ask(last, world.order(20, 60)) for _ in range(2)]
+    closing = nodes[1:]
+    world.rng.shuffle(closing)
+    for node in closing:
+        await world.sleep(world.rng.uniform(0.1, 1.0))
+        world.rng.choice((world.leave, world.leave, world.kill, world.vanish))(node)
+    for request in requests:
+        await request.over()
+    await world.ask(last).over()
+
+
+@scenario("one slow node")
+async def one_slow_node(world: World) -> None:
+    """A hop's worker becomes five times slower for a while: somebody plays a game on it."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    request = world.ask(await world.client(), world.order(20, 120))
+    await request.reached(10)
+    world.slow_worker(hop(world, request, world.rng.randrange(3)), 5.0, world.rng.uniform(1, 6))
+    await request.over()
+
+
+@scenario("wedged node")
+async def wedged_node(world: World) -> None:
+    """A hop's worker takes work and never answers again."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    request = world.ask(client, world.order(20, 40))
+    await request.reached(world.rng.randint(1, 20))
+    victim = hop(world, request, world.rng.randrange(3))
+    world.wedge(victim)
+    await request.over()
+    for _ in range(3):
+        await world.ask(client).over()
+    await world.sleep(20.0)
+    await world.ask(client).over()
+
+
+@scenario("worker crash")
+async def worker_crash(world: World) -> None:
+    """A hop's worker process dies in a step; its daemon lives on and starts it anew."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    request = world.ask(await world.client(), world.order(30, 40))
+    await request.reached(1)
+    victim = hop(world, request, world.rng.randrange(3))
+    world.at_step(victim, world.rng.randint(1, 30), lambda: world.crash_worker(victim))
+    await request.over()
+
+
+@scenario("cloned identity")
+async def cloned_identity(world: World) -> None:
+    """A machine is set up from the disk image of another one, key and all."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    request = world.ask(nodes[0], world.order(20, 60))
+    twins = [world.clone(nodes[1]) for _ in range(world.rng.randint(1, 3))]
+    for twin in twins:
+        await world.sleep(world.rng.uniform(0.0, 1.0))
+        world.start(twin)
+    await request.over()
+    await world.until(lambda: len({n.id for n in world.running()}) == len(world.nodes), 20.0)
+    assert len({n.id for n in world.running()}) == len(world.nodes), "clones share an identity"
+    await world.settled()
+    await world.ask(nodes[0]).over()
+
+
+@scenario("rolling restart")
+async def rolling_restart(world: World) -> None:
+    """Every machine is restarted in turn, some cleanly, some by kill -9, one with a new key."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    for node in nodes:
+        request = world.ask(client, world.order(20, 60))
+        await request.reached(world.rng.randint(1, 30))
+        world.rng.choice((world.leave, world.kill))(node)
+        await world.until(lambda node=node: not node.is_running, 15.0)  # type: ignore[misc]
+        await world.sleep(world.rng.choice((0.0, 0.5, 3.0)))
+        world.restart(node, new_key=node is nodes[3])
+        await request.over()
+        await world.settled(40.0)
+
+
+@scenario("cold start")
+async def cold_start(world: World) -> None:
+    """The power fails for all at once, and comes back for all at once; one disk is damaged."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    lost = world.ask(nodes[0], world.order(20, 60))
+    await lost.reached(3)
+    for node in nodes:
+        world.vanish(node)
+    world.lose_incarnation(nodes[2])
+    await world.sleep(world.rng.uniform(1.0, 60.0))
+    for node in nodes:
+        await world.sleep(world.rng.random() * 0.3)
+        world.restart(node)
+    await world.settled(40.0)
+    await world.ask(nodes[0]).over()
+
+
+@scenario("gateway lost")
+async def gateway_lost(world: World) -> None:
+    """The node that took the request is lost; every hop must free what it held for it."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    request = world.ask(client, world.order(40, 60))
+    await request.reached(world.rng.randint(0, 30))
+    world.rng.choice((world.kill, world.vanish))(client)
+    await world.sleep(10.0)
+
+
+@scenario("lid closed")
+async def lid_closed(world: World) -> None:
+    """A laptop sleeps in mid-answer and wakes: what it serves is routed around, then used again."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    request = world.ask(client, world.order(20, 80))
+    await request.reached(5)
+    sleeper = hop(world, request, world.rng.randrange(3))
+    world.suspend(sleeper, world.rng.choice((0.2, 1.5, 20.0, 600.0)))
+    await request.over()
+    await world.until(lambda: not sleeper.machine.is_asleep, 700.0)
+    await world.settled(30.0)
+    for node in nodes[:2]:
+        await world.ask(node).over()
+
+
+@scenario("stalled loops")
+async def stalled_loops(world: World) -> None:
+    """Daemons stand still for up to 300 ms at a time, all over the swarm; nobody is evicted."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    requests = [world.ask(node, world.order(20, 60)) for node in nodes[:2]]
+    for _ in range(30):
+        await world.sleep(world.rng.uniform(0.0, 0.5))
+        world.stall(world.rng.choice(nodes), world.rng.uniform(0.02, 0.3))
+    for request in requests:
+        await request.over()

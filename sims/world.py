@@ -1,0 +1,472 @@
+"""A simulated LAN with its swarm: machines, requests, and everything bad that can befall them.
+
+A world is told what to do by a scenario (`scenarios`) and watched by invariants (`invariants`).
+Every fault is one method, and is entered into `truth`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sims import wire
+from sims.cover import CoverLog
+from sims.inside import state_hash
+from sims.loop import SimLoop
+from sims.machine import SECOND_NS, Machine
+from sims.mdns import Segment
+from sims.net import SimNet
+from sims.node import Disk, Lent, NodeSpec, SimNode, fresh_disk
+from sims.request import Outcome, Request
+from sims.stage import VOCABULARY, stub_model
+from sims.truth import Truth
+from sims.wire import Profile
+from sims.worker import Checkpoint
+from swarm.config import Config, sim
+from swarm.effects import SessionEvent
+from swarm.errors import SwarmError
+from swarm.notes import FieldValue, Level, Note, note
+from swarm.terms import ModelSpec, NodeId, Order, Sampling, short
+
+LAYERS = 12
+LOG_MAX = 4000
+MODEL_PATH = "/models/stub"
+
+
+class Watcher:
+    """What an invariant may look at. Each method is told of one kind of happening."""
+
+    def on_note(self, node: SimNode, entry: Note) -> None: ...
+
+    def on_event(self, request: Request, event: SessionEvent) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    at_s: float
+    who: str
+    entry: Note
+
+    def __str__(self) -> str:
+        fields = " ".join(f"{key}={value}" for key, value in self.entry.fields)
+        return f"{self.at_s:12.6f}  {self.who:<10} {self.entry.event} {fields}".rstrip()
+
+
+def quick_config() -> Config:
+    """As on a LAN; small chunks, so that short prompts have several, and a shorter patience."""
+    base = sim()
+    return replace(base, routing=replace(base.routing, prefill_chunk_tokens=8, cover_wait_s=8.0))
+
+
+class World:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        config: Config | None = None,
+        fifo: bool = False,
+        layer_count: int = LAYERS,
+    ) -> None:
+        self.seed = seed
+        self.config = config or quick_config()
+        self.loop = SimLoop(seed, fifo=fifo)
+        self.net = SimNet(self.loop)
+        self.segment = Segment(self.loop, self.net)
+        self.rng = self.loop.random("story")
+        self.model: ModelSpec = stub_model(layer_count)
+        self.checkpoint = Checkpoint(self.model)
+        self.truth = Truth()
+        self.nodes: list[SimNode] = []
+        self.requests: list[Request] = []
+        self.watchers: list[Watcher] = []
+        self.log: deque[LogLine] = deque(maxlen=LOG_MAX)
+        self.note_counts: Counter[tuple[int, str]] = Counter()
+        self.began_s = self.loop.now_s
+        self.has_wifi = False
+        """Whether some path has gaps of its own, long enough to look like trouble."""
+        self.has_loss = False
+        self.cover = CoverLog(self)
+        self._by_id: dict[NodeId, SimNode] = {}
+        self._by_short: dict[str, SimNode] = {}
+
+    @property
+    def now_s(self) -> float:
+        return self.loop.now_s
+
+    # ------------------------------------------------------------ building
+
+    def machine(self, name: str = "") -> Machine:
+        number = len(self.nodes) + 1
+        host = f"10.{number // 62500}.{number // 250 % 250}.{number % 250 + 1}"
+        machine = Machine(number, name or f"n{number}", (host,))
+        self.net.add(machine)
+        return machine
+
+    def add(
+        self, spec: NodeSpec | None = None, *, name: str = "", disk: Disk | None = None
+    ) -> SimNode:
+        """Another machine; it is switched on with `start`."""
+        lent = Lent(self.loop, self.net, self.segment, self._noted, self._left)
+        node = SimNode(
+            lent,
+            self.machine(name),
+            disk or fresh_disk(self.loop.random(f"disk {len(self.nodes)}")),
+            spec or NodeSpec(),
+            self.config,
+        )
+        self.nodes.append(node)
+        return node
+
+    def serving(self, layers: tuple[int, int] | None, **more: object) -> NodeSpec:
+        """A machine that has the model, and serves these layers (None: chooses them)."""
+        checkpoints = ((MODEL_PATH, self.checkpoint),)
+        return replace(NodeSpec(checkpoints, layers), **more)  # type: ignore[arg-type]
+
+    def swarm(self, *ranges: tuple[int, int] | None) -> list[SimNode]:
+        """One serving machine per range, all switched on."""
+        nodes = [self.add(self.serving(layers)) for layers in ranges]
+        for node in nodes:
+            self.start(node)
+        return nodes
+
+    async def client(self) -> SimNode:
+        """A machine that serves nothing, a gateway alone; it has joined when this returns."""
+        node = self.add(NodeSpec(), name=f"client{len(self.nodes) + 1}")
+        self.start(node)
+        await self.settled()
+        return node
+
+    def node_of(self, node_id: NodeId) -> SimNode:
+        """The machine that last ran under this id."""
+        found = self._by_id.get(node_id)
+        if found is None or found.id != node_id:
+            found = next(node for node in self.nodes if node.id == node_id)
+            self._by_id[node_id] = found
+        return found
+
+    def node_called(self, short_id: str) -> SimNode | None:
+        """By the short id that notes carry; of clones the one that was added first."""
+        found = self._by_short.get(short_id)
+        if found is None or short(found.id) != short_id:
+            found = next((node for node in self.nodes if short(node.id) == short_id), None)
+            if found is not None:
+                self._by_short[short_id] = found
+        return found
+
+    def running(self) -> list[SimNode]:
+        return [node for node in self.nodes if node.is_running]
+
+    # ------------------------------------------------------------ waiting
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+    async def until(
+        self, condition: Callable[[], bool], limit_s: float, step_s: float = 0.05
+    ) -> bool:
+        """Look every `step_s`; whether it came true in time."""
+        end_s = self.now_s + limit_s
+        while not condition():
+            if self.now_s >= end_s:
+                return False
+            await asyncio.sleep(step_s)
+        return True
+
+    def is_settled(self) -> bool:
+        """Every running node sees the model covered, and every other running one alive."""
+        running = [node for node in self.running() if hasattr(node, "io")]
+        ids = {node.id for node in running}
+        return len(running) == len(self.running()) and all(
+            ids <= self.alive_in(node) and all(m.covered for m in node.io.models())
+            for node in running
+        )
+
+    def alive_in(self, node: SimNode) -> set[NodeId]:
+        """Whom this node holds for alive, itself included."""
+        views = node.io.snapshot().nodes
+        return {view.node for view in views if view.state.value == "alive"}
+
+    async def settled(self, limit_s: float = 30.0) -> None:
+        """Until all know each other and the model is covered, and then until links are measured."""
+        if not await self.until(self.is_settled, limit_s):
+            raise AssertionError(f"the swarm has not settled after {limit_s} s")
+        await self.sleep(2.5)
+
+    def calm_down(self) -> None:
+        """The bad day is over: the network is whole, machines run at full speed."""
+        self._tell_world("world.calm")
+        self.heal_all()
+        for node in self.nodes:
+            node.worker.slowness = 1.0
+
+    def is_answered(self) -> bool:
+        return all(request.is_over for request in self.requests)
+
+    def is_one_view(self) -> bool:
+        """Whether all running nodes hold the same records."""
+        return len({state_hash(node) for node in self.running()}) <= 1
+
+    # ------------------------------------------------------------ requests
+
+    def order(
+        self, prompt_count: int = 20, max_tokens: int = 20, *, seed: int | None = None
+    ) -> Order:
+        draw = self.rng.getrandbits(31) if seed is None else seed
+        ids = tuple(1 + (draw * 31 + 7 * i) % (VOCABULARY - 1) for i in range(prompt_count))
+        return Order(self.model.model_id, ids, max_tokens, Sampling(seed=draw), frozenset())
+
+    def ask(self, origin: SimNode, order: Order | None = None) -> Request:
+        """A client of that node asks; what it is told stands in the request."""
+        request = Request(len(self.requests) + 1, origin, order or self.order(), self.loop)
+        self.requests.append(request)
+        process = origin.process
+        if process is None or not process.is_alive or not hasattr(origin, "io"):
+            request.end(Outcome.REFUSED)
+            return request
+        self.tell("client.asks", origin, prompt=len(request.order.prompt_ids),
+                  tokens=request.order.max_tokens)  # fmt: skip
+        self.loop.spawn(process, self._follow(request))
+        return request
+
+    def hang_up(self, request: Request) -> None:
+        """The client closes its connection."""
+        process = request.origin.process
+        if process is not None and process.is_alive:
+            self.loop.post(self.loop.now_ns, process, request.cancel)
+
+    async def _follow(self, request: Request) -> None:
+        try:
+            generation = request.origin.io.generate(request.order)
+        except SwarmError as error:
+            request.error = error
+            request.end(Outcome.REFUSED)
+            return
+        request.begun(generation)
+        async for event in generation:
+            request.hear(event)
+            self.loop.mark(type(event).__name__.encode())
+            for watcher in self.watchers:
+                watcher.on_event(request, event)
+
+    # ------------------------------------------------------------ life and death
+
+    def start(self, node: SimNode) -> None:
+        node.machine.is_powered = True
+        self.truth.clear(self.now_s, node.number)
+        self.truth.touch(self.now_s, node.number)
+        node.start()
+        self.tell("host.start", node, run=node.starts)
+
+    def kill(self, node: SimNode) -> None:
+        """kill -9: the process is gone, its kernel closes the sockets."""
+        if node.is_running:
+            self._end(node, "killed")
+            assert node.process is not None
+            self.net.process_ended(node.process)
+
+    def vanish(self, node: SimNode) -> None:
+        """The power goes: not a word more."""
+        if node.is_running:
+            self._end(node, "vanished")
+            node.machine.is_powered = False
+            self.net.machine_vanished(node.machine)
+
+    def leave(self, node: SimNode) -> None:
+        """Ctrl-C."""
+        if node.is_running:
+            self.truth.begin("leaving", self.now_s, node.number)
+            self.tell("host.leave", node)
+            node.leave()
+
+    def restart(self, node: SimNode, *, new_key: bool = False) -> None:
+        """Switch it on again with the disk it has, or as a stranger."""
+        if node.is_running:
+            return
+        if new_key:
+            node.disk = fresh_disk(self.loop.random(f"disk {node.number} {node.starts}"))
+        self.start(node)
+
+    def lose_incarnation(self, node: SimNode) -> None:
+        """The file with the restart counter is gone."""
+        node.disk.incarnation = 0
+        self.tell("host.disk_loss", node)
+
+    def clone(self, node: SimNode, name: str = "") -> SimNode:
+        """Another machine with a copy of this one's disk."""
+        twin = self.add(node.spec, name=name or f"{node.machine.name}'", disk=node.disk.copy())
+        self.tell("host.cloned", twin, of=node.machine.name)
+        return twin
+
+    def _end(self, node: SimNode, how: str) -> None:
+        self.tell(f"host.{how}", node)
+        self.truth.begin("gone", self.now_s, node.number)
+        node.end()
+        self._cut_clients(node)
+
+    def _left(self, node: SimNode) -> None:
+        self.tell("host.left", node)
+        self.truth.begin("gone", self.now_s, node.number)
+        self._cut_clients(node)
+
+    def _cut_clients(self, node: SimNode) -> None:
+        for request in self.requests:
+            if request.origin is node:
+                request.end(Outcome.ORIGIN_LOST)
+
+    # ------------------------------------------------------------ slow and still machines
+
+    def stall(self, node: SimNode, duration_s: float) -> None:
+        """Its event loop stands still: a blocked thread, a starved core."""
+        if node.process is not None and node.is_running and not node.process.is_stalled:
+            self._for_a_while("stalled", duration_s, node)
+            self.loop.stall(node.process, duration_s)
+
+    def suspend(self, node: SimNode, duration_s: float) -> None:
+        """The lid is closed for so long."""
+        if node.machine.is_asleep or not node.machine.is_powered:
+            return
+        self._for_a_while("asleep", duration_s, node)
+        self.loop.sleep_machine(node.machine)
+        self.loop.post(self._in(duration_s), self.loop.world, self._wake, node)
+
+    def _wake(self, node: SimNode) -> None:
+        self.net.machine_woke(node.machine)
+        processes = [p for p in (node.process, node.worker.process) if p is not None]
+        self.loop.wake_machine(node.machine, processes)
+
+    def drift(self, node: SimNode, parts_per_million: float) -> None:
+        node.machine.set_drift(parts_per_million, self.loop.now_ns)
+        self.tell("host.drift", node, ppm=parts_per_million)
+
+    # ------------------------------------------------------------ workers
+
+    def crash_worker(self, node: SimNode) -> None:
+        self.truth.touch(self.now_s, node.number)
+        self.tell("worker.crash", node)
+        node.worker.crash()
+
+    def wedge(self, node: SimNode) -> None:
+        """It takes work and never answers, until it is started anew."""
+        self.truth.begin("wedged", self.now_s, node.number)
+        self.tell("worker.wedge", node)
+        node.worker.is_wedged = True
+
+    def slow_worker(self, node: SimNode, factor: float, duration_s: float) -> None:
+        self._for_a_while("slow", duration_s, node)
+        node.worker.slowness = factor
+        self.loop.post(self._in(duration_s), self.loop.world, self._full_speed, node)
+
+    def _full_speed(self, node: SimNode) -> None:
+        node.worker.slowness = 1.0
+
+    def at_step(self, node: SimNode, number: int, action: Callable[[], None]) -> None:
+        """Do it just before the result of the worker's n-th step leaves (1 is the next one)."""
+        due = node.worker.steps_done + number
+
+        def look(steps: int) -> None:
+            if steps == due:
+                action()
+
+        node.worker.on_step = look
+
+    # ------------------------------------------------------------ network
+
+    def cut(self, a: SimNode, b: SimNode, *, one_way: bool = False) -> None:
+        self.truth.begin("cut", self.now_s, a.number, b.number)
+        self.tell("net.cut", a, other=b.machine.name, one_way=one_way)
+        self.net.cut(a.machine, b.machine, one_way=one_way)
+
+    def heal(self, a: SimNode, b: SimNode) -> None:
+        self.truth.clear(self.now_s, a.number, b.number)
+        self.tell("net.heal", a, other=b.machine.name)
+        self.net.heal(a.machine, b.machine)
+
+    def partition(self, *groups: Sequence[SimNode]) -> None:
+        """Nobody of one group reaches anybody of another."""
+        named = "|".join(",".join(node.machine.name for node in group) for group in groups)
+        self._tell_world("net.partition", groups=named)
+        self.net.partition([[node.machine for node in group] for group in groups])
+        for a, b in self._across(groups):
+            self.truth.begin("cut", self.now_s, a.number, b.number)
+
+    def heal_all(self) -> None:
+        self._tell_world("net.heal_all")
+        self.net.heal_all()
+        for a in self.nodes:
+            for b in self.nodes[: a.number - 1]:
+                self.truth.clear(self.now_s, a.number, b.number)
+
+    def clog(self, a: SimNode, b: SimNode, extra_s: float, duration_s: float) -> None:
+        """What is sent from a to b comes so much later, for a while."""
+        self.truth.begin("clogged", self.now_s, a.number, b.number)
+        self.tell("net.clog", a, other=b.machine.name, extra_s=extra_s)
+        self.net.clog(a.machine, b.machine, extra_s)
+        self.loop.post(self._in(duration_s), self.loop.world, self._unclog, a, b)
+
+    def _unclog(self, a: SimNode, b: SimNode) -> None:
+        self.truth.end("clogged", self.now_s, a.number, b.number)
+        self.net.unclog(a.machine, b.machine)
+
+    def reset(self, a: SimNode, b: SimNode) -> None:
+        """Every connection between the two is reset."""
+        self.truth.touch(self.now_s, a.number, b.number)
+        self.tell("net.reset", a, other=b.machine.name)
+        self.net.reset(a.machine, b.machine)
+
+    def access(self, node: SimNode, profile: Profile) -> None:
+        """How this machine is attached: by cable, by Wi-Fi."""
+        self.has_wifi = self.has_wifi or profile is wire.WIFI
+        self.net.set_access(node.machine, profile)
+
+    def lossy(self, share: float) -> None:
+        """Every path loses this share of its segments."""
+        self.has_loss = True
+        self.net.profile = self.net.profile.lossy(share)
+
+    # ------------------------------------------------------------ telling
+
+    def tell(self, event: str, node: SimNode, **fields: FieldValue) -> None:
+        """A happening of the world itself, for the log."""
+        self._record(node.machine.name, note(event, Level.INFO, **fields))
+
+    def _tell_world(self, event: str, **fields: FieldValue) -> None:
+        self._record("world", note(event, Level.INFO, **fields))
+
+    def _noted(self, node: SimNode, entry: Note) -> None:
+        self.note_counts[node.number, entry.event] += 1
+        self._record(node.machine.name, entry)
+        for watcher in self.watchers:
+            watcher.on_note(node, entry)
+
+    def _record(self, who: str, entry: Note) -> None:
+        self.loop.mark(entry.event.encode())
+        self.log.append(LogLine(self.now_s, who, entry))
+
+    # ------------------------------------------------------------ small parts
+
+    def _for_a_while(self, kind: str, duration_s: float, node: SimNode) -> None:
+        self.truth.begin(kind, self.now_s, node.number)
+        self.tell(f"host.{kind}", node, duration_s=round(duration_s, 3))
+        self.loop.post(self._in(duration_s), self.loop.world, self._over, kind, node)
+
+    def _over(self, kind: str, node: SimNode) -> None:
+        self.truth.end(kind, self.now_s, node.number)
+
+    def _in(self, duration_s: float) -> int:
+        return self.loop.now_ns + int(duration_s * SECOND_NS)
+
+    def _across(self, groups: Sequence[Sequence[SimNode]]) -> list[tuple[SimNode, SimNode]]:
+        return [
+            (a, b)
+            for index, group in enumerate(groups)
+            for other in groups[index + 1 :]
+            for a in group
+            for b in other
+        ]
+
+    def close(self) -> None:
+        self.loop.close()
