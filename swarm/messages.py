@@ -255,7 +255,10 @@ class Opened(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """Hop to origin: not here. `peer` names the unreachable neighbour for NO_LINK."""
+    """Hop to origin: not here. `peer` names the unreachable neighbour for NO_LINK.
+
+    `waited`: a link to it was dialled for, and did not come.
+    """
 
     NUMBER: ClassVar[int] = 32
     session: SessionId
@@ -263,6 +266,7 @@ class Refused(Message):
     code: RefusalCode
     detail: str
     peer: NodeId | None = None
+    waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
