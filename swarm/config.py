@@ -39,6 +39,10 @@ class LinkConfig:
     """Bulk sent once when a link comes up and then every `goodput_probe_interval_s`."""
     goodput_probe_interval_s: float = 60.0
     ping_interval_s: float = 2.0
+    contest_s: float = 1.0
+    """When a linked node shows up as another start of it, the link that stands must answer within
+    this time, or it gives way. Longer delays only restarts whose old link ended without a sound;
+    shorter takes a stalled node for gone, so that copies of one identity take turns for longer."""
     user_timeout_ms: int = 2000
     """TCP_USER_TIMEOUT where it exists: only a reaper, detection does not rest on it."""
 

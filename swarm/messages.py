@@ -27,6 +27,7 @@ from swarm.message_base import Message as Message
 from swarm.message_base import RowType as RowType
 from swarm.message_base import StepKind as StepKind
 from swarm.terms import (
+    Address,
     Epoch,
     Incarnation,
     LayerRange,
@@ -101,6 +102,17 @@ class Goodbye(Message):
 
     NUMBER: ClassVar[int] = 5
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInUse(Message):
+    """A living node at `address` shows the receiver's key, as another start of it (a copied home).
+
+    Nothing is believed of it: the receiver goes and looks. Port 0: that node takes no connections.
+    """
+
+    NUMBER: ClassVar[int] = 6
+    address: Address
 
 
 # ---------------------------------------------------------------- gossip
@@ -411,8 +423,8 @@ class FileChunk(Message):
 
 
 _PEER_KINDS: tuple[type[Message], ...] = (
-    Ping, Pong, GoodputProbe, GoodputEcho, Goodbye,
-    Heartbeat, Records, Digest, Suspicion, Verdict, ProbeRequest, ProbeAnswer,
+    Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse,
+    Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token,
     Step, FileRequest, FileChunk,
 )  # fmt: skip

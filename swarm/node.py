@@ -113,10 +113,17 @@ class NodeCore:
         if not self._picture.leaving:
             self._picture.leaving = True
             self._publish(now)
-            for origin, failed in self._relay.farewells():
-                self._deliver(origin, failed, now)
-            self._tell("node.leaving", sessions=self._relay.session_count())
-            self._settle(now)
+            self._say_farewell(now)
+
+    def hand_over(self, now: float) -> None:
+        """Another node goes on under this identity: sessions move away, but nobody departs."""
+        self._say_farewell(now)
+
+    def _say_farewell(self, now: float) -> None:
+        for origin, failed in self._relay.farewells():
+            self._deliver(origin, failed, now)
+        self._tell("node.leaving", sessions=self._relay.session_count())
+        self._settle(now)
 
     def depart(self, now: float) -> None:
         """The last word before the links close."""

@@ -41,6 +41,8 @@ from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
 LAG_WORTH_TELLING_S = 0.005
 """A timer later than this counts as a stall of our own loop."""
 LINK_STATS_INTERVAL_S = 1.0
+COPIES_TOLD_MAX = 64
+"""Copies of this node that are told of, each once."""
 TIMER_SLACK_S = 0.025
 """A timer this close is left as it is: with links in use there always is one, and asking all parts
 for their deadlines at every message costs more than being this late."""
@@ -137,6 +139,10 @@ class NodeIo:
         self._stopped = False
         self._idle = asyncio.Event()
         self.left = asyncio.Event()
+        self.identity_lost = asyncio.Event()
+        """Set when another living node keeps this node's identity: `hand_over`, stop, and start
+        anew under a fresh one."""
+        self._copies: set[Address] = set()
 
     # ------------------------------------------------------------ life
 
@@ -156,6 +162,13 @@ class NodeIo:
         self._core.depart(self._parts.clock())
         self._carry_out()
         self.left.set()
+
+    async def hand_over(self, grace_s: float) -> None:
+        """The end of a node whose identity lives on elsewhere: nothing departs from the swarm."""
+        self._core.hand_over(self._parts.clock())
+        self._carry_out()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
 
     async def stop(self) -> None:
         """End everything this node has running. The links are closed by their owner."""
@@ -202,6 +215,16 @@ class NodeIo:
         else:
             self._core.dial_failed(addresses, expected, self._now())
         self._carry_out()
+
+    def copy_met(self, address: Address, yields: bool) -> None:
+        if address not in self._copies and len(self._copies) < COPIES_TOLD_MAX:
+            self._copies.add(address)
+            self._tell(note("node.copied", Level.WARNING, address=str(address), yields=yields))
+        if yields:
+            self.identity_lost.set()
+
+    def copy_reported(self, address: Address) -> None:
+        self._tell(note("node.copy_reported", Level.WARNING, address=str(address)))
 
     def lane_writable(self, peer: NodeId) -> None:
         """Credits bound what is in flight; nothing waits for the lane here."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.link.connection_io import Connection
-from swarm.link.lanes import DialRound
+from swarm.link.dial_round import DialRound
 from swarm.link.sockets_io import plain_error, resolve
 from swarm.messages import Lane
 from swarm.terms import Address, NodeId, short

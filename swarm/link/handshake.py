@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from swarm import shapes
 from swarm.errors import HandshakeFailed, RemoteProtocolError
 from swarm.link.identity import Identity, SwarmKey, node_id_of
+from swarm.link.instances import are_two_starts, is_fit
 from swarm.link.noise import KEY_BYTES, Cipher, NoiseKeys
 from swarm.link.suite import NOISE, HandshakeState, Suite
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Lane
@@ -58,6 +59,8 @@ class Credentials:
     aes: bool = True
     """Whether AES-GCM runs in hardware here."""
     protocol: ProtocolRange = field(default_factory=ProtocolRange)
+    instance: bytes = b""
+    """Of this start (see `instances`); b"": none is shown."""
     suite: Suite = NOISE
 
 
@@ -84,11 +87,13 @@ class Proof:
     listening_port: int
     lane: Lane
     binding: bytes
+    instance: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """What a finished handshake gave. `is_self`: the other side is this very node."""
+    """What a finished handshake gave. `is_self`: the other side is this very node; `is_copy`: it
+    holds this node's key, but it is another start."""
 
     node: NodeId
     public_key: bytes
@@ -102,6 +107,8 @@ class Established:
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
     is_self: bool
+    is_copy: bool = False
+    instance: bytes = b""
     suite: Suite = NOISE
 
 
@@ -215,6 +222,7 @@ class Handshake:
                 listening_port=ours.listening_port,
                 lane=lane,
                 binding=binding,
+                instance=ours.instance,
             )
         )
 
@@ -240,14 +248,18 @@ class Handshake:
             raise RemoteProtocolError("an incarnation out of range")
         if len(proof.binding) not in (0, BINDING_BYTES):
             raise RemoteProtocolError("a lane binding of wrong length")
+        if not is_fit(proof.instance):
+            raise RemoteProtocolError("an instance of wrong length")
 
     def _established(self, proof: Proof) -> Established:
         lane = proof.lane if self._lane is None else self._lane
         shown = proof.binding if self._lane is None else self._binding
         forward, backward = self._noise.split()
         send, receive = (forward, backward) if self.dials else (backward, forward)
-        aes = self._credentials.aes and self._peer_aes
-        cipher = Cipher.AES_GCM if aes else Cipher.CHACHA_POLY
+        ours = self._credentials
+        cipher = Cipher.AES_GCM if ours.aes and self._peer_aes else Cipher.CHACHA_POLY
+        is_own_key = proof.public_key == ours.identity.public_key
+        is_copy = is_own_key and are_two_starts(ours.instance, proof.instance)
         return Established(
             node=node_id_of(proof.public_key),
             public_key=proof.public_key,
@@ -259,8 +271,10 @@ class Handshake:
             cipher=cipher,
             send_key=_frame_key(send, cipher),
             receive_key=_frame_key(receive, cipher),
-            suite=self._credentials.suite,
-            is_self=proof.public_key == self._credentials.identity.public_key,
+            is_self=is_own_key and not is_copy,
+            is_copy=is_copy,
+            instance=proof.instance,
+            suite=ours.suite,
         )
 
 

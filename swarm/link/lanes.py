@@ -4,6 +4,10 @@ A link is a control and a data connection of the same two nodes, made by the sam
 two nodes the one with the smaller id *settles*: it picks one complete link and speaks first on it;
 the other holds its tongue until then. So both always agree, and two dials that cross cost nothing
 but one of the connections (docs/decisions/008-crossing-dials.md).
+
+A linked node that shows another instance has restarted, or there are two of it. The link that
+stands is asked for a sign of life first: if it gives one, it stays, and both copies are told
+(docs/decisions/014-copied-identity.md).
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarm.link.handshake import Established
-from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, Peer
+from swarm.link.instances import are_two_starts
+from swarm.link.link_io import ALREADY_LINKED, IDENTITY_TAKEN, SELF_DIALLED, Peer
 from swarm.messages import Lane
-from swarm.terms import Address, Incarnation, NodeId
+from swarm.terms import Incarnation, NodeId
 
 ConnectionId = int
 
@@ -52,7 +57,28 @@ class CloseConnection:
     tell: bool
 
 
-TableEffect = OpenDataLane | LinkUp | LinkDown | CloseConnection
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Ask for a sign of life on `standing`, then tell `answered` or `unanswered` of `newcomer`.
+
+    Both are control connections of one node, of two starts of it.
+    """
+
+    standing: ConnectionId
+    newcomer: ConnectionId
+
+
+@dataclass(frozen=True, slots=True)
+class CopySeen:
+    """Two living nodes share one key: tell each of them where the other is."""
+
+    standing: ConnectionId
+    newcomer: ConnectionId
+    standing_peer: Peer
+    newcomer_peer: Peer
+
+
+TableEffect = OpenDataLane | LinkUp | LinkDown | CloseConnection | Challenge | CopySeen
 
 
 @dataclass(slots=True)
@@ -63,6 +89,8 @@ class _Link:
     data: ConnectionId | None = None
     confirmed: bool = False
     up_since: float | None = None
+    challenged: ConnectionId | None = None
+    """The standing link of another start of this node, which was asked whether it lives."""
 
     @property
     def connections(self) -> tuple[ConnectionId, ...]:
@@ -91,11 +119,11 @@ class LinkTable:
     def objection(self, found: Established, *, dialled: bool, now: float) -> str | None:
         """Why a connection that just authenticated is not wanted; None when it is."""
         if found.node == self.own:
-            return SELF_DIALLED
+            return None if found.is_copy else SELF_DIALLED
         if found.lane is Lane.DATA:
             return self._objection_to_data(found, dialled)
         up = self._up.get(found.node)
-        if up is not None and not self._supersedes(up, found.incarnation, dialled, now):
+        if up is not None and not self._may_replace(up, found, dialled, now):
             return ALREADY_LINKED
         if dialled and self._dialling(found):
             return ALREADY_LINKED
@@ -139,7 +167,30 @@ class LinkTable:
         link.confirmed = True
         return self._settle(link, now)
 
-    def lost(self, connection: ConnectionId, cause: str, orderly: bool) -> list[TableEffect]:
+    def answered(self, newcomer: ConnectionId) -> list[TableEffect]:
+        """The challenged link gave a sign of life after the newcomer had given its own."""
+        link = self._pending.get(newcomer)
+        standing = None if link is None else self._up.get(link.peer.node)
+        if link is None or standing is None or link.challenged != standing.control:
+            return []
+        seen = CopySeen(standing.control, link.control, standing.peer, link.peer)
+        return [seen, *self._end(link, IDENTITY_TAKEN, orderly=True)]
+
+    def unanswered(self, newcomer: ConnectionId, now: float) -> list[TableEffect]:
+        """The challenged link gave no sign of life in time: the newcomer is a restart."""
+        link = self._pending.get(newcomer)
+        if link is None or link.challenged is None:
+            return []
+        standing = self._up.get(link.peer.node)
+        effects: list[TableEffect] = []
+        if standing is not None and standing.control == link.challenged:
+            effects += self._end(standing, "restarted, and silent on its old link", orderly=False)
+        link.challenged = None
+        return effects + self._settle(link, now)
+
+    def lost(
+        self, connection: ConnectionId, cause: str, orderly: bool, now: float = 0.0
+    ) -> list[TableEffect]:
         """A connection ended or failed: its link goes with it, both lanes at once."""
         self._early_data.pop(connection, None)
         link = self._by_connection.get(connection)
@@ -150,6 +201,8 @@ class LinkTable:
         effects: list[TableEffect] = [CloseConnection(c, cause, tell=False) for c in others]
         if link.up_since is not None:
             effects.append(LinkDown(link.peer.node, cause, orderly))
+            for newcomer in [p for p in self._pending.values() if p.challenged == link.control]:
+                effects += self.unanswered(newcomer.control, now)
         return effects
 
     def close(self, node: NodeId, reason: str) -> list[TableEffect]:
@@ -191,6 +244,11 @@ class LinkTable:
             return []
         effects: list[TableEffect] = []
         old = self._up.get(link.peer.node)
+        if old is not None and are_two_starts(old.peer.instance, link.peer.instance):
+            if link.challenged == old.control:
+                return []
+            link.challenged = old.control
+            return [Challenge(old.control, link.control)]
         if old is not None:
             newer = link.peer.incarnation
             if settles and not self._supersedes(old, newer, link.peer.dialled, now):
@@ -209,6 +267,8 @@ class LinkTable:
         effects: list[TableEffect] = []
         for link in list(self._pending.values()):
             same = link.peer.node == winner.peer.node
+            if are_two_starts(link.peer.instance, winner.peer.instance):
+                continue
             if same and link.peer.incarnation <= winner.peer.incarnation:
                 effects += self._end(link, ALREADY_LINKED, orderly=True)
         return effects
@@ -228,6 +288,11 @@ class LinkTable:
         for connection in link.connections:
             self._by_connection.pop(connection, None)
 
+    def _may_replace(self, old: _Link, found: Established, dialled: bool, now: float) -> bool:
+        """Another start of a linked node is judged once its link is complete."""
+        other_start = are_two_starts(old.peer.instance, found.instance)
+        return other_start or self._supersedes(old, found.incarnation, dialled, now)
+
     def _supersedes(self, old: _Link, incarnation: Incarnation, dialled: bool, now: float) -> bool:
         """Whether a new link of a linked node is worth more than the one there is.
 
@@ -245,6 +310,7 @@ class LinkTable:
         return any(
             link.peer.dialled
             and link.peer.node == found.node
+            and not are_two_starts(link.peer.instance, found.instance)
             and link.peer.incarnation >= found.incarnation
             for link in self._pending.values()
         )
@@ -257,46 +323,3 @@ class LinkTable:
             and link.peer.node == found.node
             and link.binding == found.binding
         )
-
-
-@dataclass(slots=True)
-class DialRound:
-    """One `dial`: several addresses at once. It ends linked, or failed when all came to nothing."""
-
-    addresses: tuple[Address, ...]
-    expected: NodeId | None
-    open: list[Address]
-    failures: list[str] = field(default_factory=list)
-    chosen: Address | None = None
-    over: bool = False
-
-    @staticmethod
-    def start(addresses: tuple[Address, ...], expected: NodeId | None) -> DialRound:
-        return DialRound(addresses, expected, list(addresses))
-
-    def is_stranger(self, node: NodeId) -> bool:
-        """Whether a node that answered is not the one this round looks for."""
-        return self.expected is not None and node != self.expected
-
-    def reached(self, address: Address) -> bool:
-        """An address authenticated as a node looked for. False when another one was faster."""
-        if self.chosen is None and not self.over:
-            self.chosen = address
-        return self.chosen == address
-
-    def failed(self, address: Address, reason: str) -> bool:
-        """An address came to nothing. True when by that the whole round has failed."""
-        if self.over or address not in self.open:
-            return False
-        self.open.remove(address)
-        self.failures.append(f"{address}: {reason}")
-        self.over = address == self.chosen or not self.open
-        return self.over
-
-    def linked(self, address: Address) -> None:
-        """The link through this address is up."""
-        self.over = self.over or address == self.chosen
-
-    @property
-    def reason(self) -> str:
-        return "; ".join(self.failures)

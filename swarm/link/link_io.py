@@ -12,6 +12,9 @@ from swarm.terms import Address, Incarnation, NodeId
 SELF_DIALLED = "that address is this node itself"
 ALREADY_LINKED = "already linked"
 """Reasons of `dial_failed` that are no trouble: compare with `in`, details may follow."""
+COPY_MET = "a copy of this node's identity is in use there"
+IDENTITY_TAKEN = "another machine uses this identity too"
+"""Why a node hangs up on the second of two copies; the same text goes to that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Peer:
     protocol: int
     dialled: bool
     """Whether this side dialled."""
+    instance: bytes = b""
+    """Which start of the node it is; b"" for a node that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,15 @@ class LinkEvents(Protocol):
 
     def lane_writable(self, peer: NodeId) -> None:
         """The data lane, busy until now, has drained."""
+
+    def copy_met(self, address: Address, yields: bool) -> None:
+        """A living node at `address` holds this node's key: proven, and known there as well.
+
+        `yields`: it is this node that must give the identity up; the other one keeps it.
+        """
+
+    def copy_reported(self, address: Address) -> None:
+        """A peer has met a copy of this node at `address`. It is dialled; `copy_met` may follow."""
 
 
 class Links(Protocol):

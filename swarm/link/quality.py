@@ -97,6 +97,10 @@ class Upkeep:
                     self._goodput.sample(size, now - sent, self._rtt.value_s(now))
         return []
 
+    def challenge(self, now: float) -> Ping:
+        """One more ping, whose stamp its answer will carry."""
+        return Ping(self._stamp(self._pings, now))
+
     def rtt_s(self, now: float) -> float | None:
         return self._rtt.value_s(now)
 

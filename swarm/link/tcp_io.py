@@ -6,19 +6,22 @@ import asyncio
 import dataclasses
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
 from typing import assert_never
 
 from swarm.config import LinkConfig
-from swarm.link.admission import HandshakeGate, NoteBudget, ReplayCache
+from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
 from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
 from swarm.link.dial_io import SLOWER, Dialler, DialPorts
+from swarm.link.dial_round import DialRound
 from swarm.link.handshake import Credentials, Entropy, Established, Handshake
+from swarm.link.instances import draw_instance, must_yield
 from swarm.link.lanes import (
+    Challenge,
     CloseConnection,
-    DialRound,
+    CopySeen,
     LinkDown,
     LinkTable,
     LinkUp,
@@ -26,10 +29,18 @@ from swarm.link.lanes import (
     TableEffect,
     TableLimits,
 )
-from swarm.link.link_io import ALREADY_LINKED, SELF_DIALLED, LinkEvents, LinkStats, Peer
+from swarm.link.link_io import (
+    ALREADY_LINKED,
+    COPY_MET,
+    IDENTITY_TAKEN,
+    SELF_DIALLED,
+    LinkEvents,
+    LinkStats,
+    Peer,
+)
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
-from swarm.messages import GoodputEcho, GoodputProbe, Lane, Message, Ping, Pong
+from swarm.messages import GoodputEcho, GoodputProbe, KeyInUse, Lane, Message, Ping, Pong
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address, Incarnation, NodeId, short
 
@@ -40,7 +51,10 @@ _FAULTS_BURST = 10.0
 """Notes of own faults: what a peer sets off once it can set off again on its next link."""
 _CLOSE_TIMEOUT_S = 3.0
 """`close_all` waits no longer for sockets to go; a goodbye lingers for a second."""
-_QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER)
+_INQUIRIES_PER_S = 0.5
+_INQUIRIES_BURST = 8.0
+"""Dials that peers set off by telling of copies of this node."""
+_QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 
 
@@ -59,6 +73,8 @@ class _LinkUpkeep:
     data: Connection
     upkeep: Upkeep
     timer: asyncio.TimerHandle | None = None
+    challenges: dict[int, int] = field(default_factory=dict)
+    """Stamp of the ping that asks for a sign of life -> number of the newcomer's connection."""
 
 
 class TcpLinks:
@@ -71,7 +87,8 @@ class TcpLinks:
         events: LinkEvents,
         surroundings: Surroundings,
     ) -> None:
-        self._credentials = credentials
+        instance = credentials.instance or draw_instance(surroundings.entropy)
+        self._credentials = dataclasses.replace(credentials, instance=instance)
         self._config = config
         self._events = events
         self._clock = surroundings.clock
@@ -84,6 +101,8 @@ class TcpLinks:
         self._replays = ReplayCache()
         self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
         self._fault_budget = NoteBudget(_FAULTS_PER_S, _FAULTS_BURST)
+        self._inquiries = Bucket(_INQUIRIES_PER_S, _INQUIRIES_BURST)
+        self._contests: dict[int, asyncio.TimerHandle] = {}
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._links: dict[NodeId, _LinkUpkeep] = {}
@@ -146,6 +165,8 @@ class TcpLinks:
         self._closing = True
         for server in self._servers:
             server.close()
+        for timer in self._contests.values():
+            timer.cancel()
         await self._dialler.close(reason)
         for peer in self.peers():
             self.close(peer.node, reason)
@@ -183,6 +204,9 @@ class TcpLinks:
 
     def authenticated(self, connection: Connection, found: Established) -> None:
         self._gate.authenticated(connection.number)
+        if found.is_copy:
+            self._copy_met(connection, found)
+            return
         number, now = connection.number, self._clock()
         if found.lane is Lane.DATA:
             effects = self._table.data_ready(number, found, dialled=connection.dialled, now=now)
@@ -193,6 +217,9 @@ class TcpLinks:
         self._apply(effects)
 
     def received(self, connection: Connection, message: Message) -> bool:
+        if isinstance(message, KeyInUse):
+            self._copy_reported(message.address)
+            return True
         peer = self._table.peer_of(connection.number)
         if peer is None:
             self._apply(self._table.heard(connection.number, self._clock()))
@@ -203,6 +230,8 @@ class TcpLinks:
         if isinstance(message, _UPKEEP):
             now = self._clock()
             self._send_upkeep(link, link.upkeep.received(message, now, data_idle=_idle(link)))
+            if link.challenges and isinstance(message, Pong):
+                self._answered(link, message.stamp)
         else:
             self._events.message_received(peer.node, message)
         return True
@@ -222,7 +251,10 @@ class TcpLinks:
         self._gate.gone(connection.number)
         if self._table.peer_of(connection.number) is None and not self._closing:
             self._note_refusal(connection, cause)
-        self._apply(self._table.lost(connection.number, cause, orderly))
+        contest = self._contests.pop(connection.number, None)
+        if contest is not None:
+            contest.cancel()
+        self._apply(self._table.lost(connection.number, cause, orderly, self._clock()))
         self._dialler.ended(connection, cause)
 
     def broken(self, connection: Connection, error: Exception) -> None:
@@ -267,6 +299,10 @@ class TcpLinks:
                 case LinkDown():
                     self._link_gone(effect)
                     self._tell_down(effect)
+                case Challenge():
+                    self._challenge(effect)
+                case CopySeen():
+                    self._copy_seen(effect)
                 case _:
                     assert_never(effect)
 
@@ -327,6 +363,64 @@ class TcpLinks:
         for message in messages:
             (link.control if message.LANE is Lane.CONTROL else link.data).send(message)
 
+    # ------------------------------------------------------------ copies of a node
+
+    def _challenge(self, challenge: Challenge) -> None:
+        newcomer = challenge.newcomer
+        for link in self._links.values():
+            if link.control.number == challenge.standing:
+                ping = link.upkeep.challenge(self._clock())
+                link.challenges[ping.stamp] = newcomer
+                link.control.send(ping)
+        if (running := self._contests.pop(newcomer, None)) is not None:
+            running.cancel()
+        self._contests[newcomer] = asyncio.get_running_loop().call_later(
+            self._config.contest_s, self._unanswered, newcomer
+        )
+
+    def _answered(self, link: _LinkUpkeep, stamp: int) -> None:
+        newcomer = link.challenges.pop(stamp, None)
+        if newcomer is not None:
+            self._apply(self._table.answered(newcomer))
+
+    def _unanswered(self, newcomer: int) -> None:
+        del self._contests[newcomer]
+        self._apply(self._table.unanswered(newcomer, self._clock()))
+
+    def _copy_seen(self, seen: CopySeen) -> None:
+        """Two others share a key: both are told, so that they can settle it between them."""
+        for number, other in (
+            (seen.standing, seen.newcomer_peer),
+            (seen.newcomer, seen.standing_peer),
+        ):
+            connection = self._connections.get(number)
+            if connection is not None:
+                connection.send(KeyInUse(other.address))
+        suppressed = self._note_budget.take(self._clock())
+        if suppressed is not None:
+            self._notes(
+                note(
+                    "link.copied",
+                    Level.WARNING,
+                    peer=short(seen.standing_peer.node),
+                    address=str(seen.standing_peer.address),
+                    other=str(seen.newcomer_peer.address),
+                    suppressed=suppressed,
+                )
+            )
+
+    def _copy_met(self, connection: Connection, found: Established) -> None:
+        address = _peer(connection, found).address
+        connection.close(COPY_MET)
+        self._events.copy_met(address, must_yield(self._credentials.instance, found.instance))
+
+    def _copy_reported(self, address: Address) -> None:
+        if self._closing or not self._inquiries.take(self._clock()):
+            return
+        self._events.copy_reported(address)
+        if address.port:
+            self._dialler.start(DialRound.start((address,), None))
+
     # ------------------------------------------------------------ making connections
 
     def _accepted(self) -> Connection:
@@ -385,6 +479,7 @@ def _peer(connection: Connection, found: Established) -> Peer:
         address=address if dialled else Address(address.host, found.listening_port),
         protocol=found.protocol,
         dialled=dialled,
+        instance=found.instance,
     )
 
 

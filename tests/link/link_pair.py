@@ -75,6 +75,12 @@ class Recorder:
     def lane_writable(self, peer: NodeId) -> None:
         self._add("writable", peer)
 
+    def copy_met(self, address: Address, yields: bool) -> None:
+        self._add("copy_met", address, yields)
+
+    def copy_reported(self, address: Address) -> None:
+        self._add("copy_reported", address)
+
     def note(self, entry: Note) -> None:
         self.notes.append(entry)
         self._changed.set()
@@ -107,6 +113,16 @@ class LinkNode:
     def id(self) -> NodeId:
         return self.identity.node_id
 
+    def kill(self) -> None:
+        """All sockets end at once, as those of a killed process do."""
+        for connection in list(self.links._connections.values()):
+            connection.fail("killed")
+
+    def go_silent(self) -> None:
+        """Nothing is read any more and no socket ends: a host that vanished."""
+        for connection in self.links._connections.values():
+            connection._transport.pause_reading()
+
     async def linked_to(self, *others: LinkNode) -> None:
         await self.events.until(lambda: all(other.id in self.events.up for other in others))
 
@@ -120,6 +136,7 @@ class Build:
     incarnation: int = 1
     protocol: ProtocolRange = field(default_factory=ProtocolRange)
     aes: bool = True
+    instance: bytes = b""
     config: LinkConfig = CONFIG
 
 
@@ -130,6 +147,7 @@ def tcp_links(build: Build, identity: Identity, events: Recorder) -> TcpLinks:
         Incarnation(build.incarnation),
         aes=build.aes,
         protocol=build.protocol,
+        instance=build.instance,
     )
     surroundings = Surroundings(time.monotonic, os.urandom, events.note)
     return TcpLinks(credentials, build.config, events, surroundings)
@@ -145,11 +163,13 @@ class Bench:
         self._kind = kind
         self._nodes: list[LinkNode] = []
         self._seeds = itertools.count(1)
+        self.seeds: dict[NodeId, int] = {}
 
     async def node(self, build: Build | None = None) -> LinkNode:
         build = build or Build()
         seed = build.seed or next(self._seeds)
         identity = Identity(seed.to_bytes(32, "big"))
+        self.seeds[identity.node_id] = seed
         events = Recorder()
         links = KINDS[self._kind](build, identity, events)
         address = await links.listen("127.0.0.1", 0)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from swarm.link.dial_round import DialRound
 from swarm.link.handshake import Established
 from swarm.link.lanes import (
     CloseConnection,
-    DialRound,
     LinkDown,
     LinkTable,
     LinkUp,

@@ -247,42 +247,6 @@ def test_overlapping_versions_use_the_highest_both_know(link: Scenario) -> None:
     link(scenario)
 
 
-@pytest.mark.parametrize("seeds", [(1, 2), (2, 1)])
-@pytest.mark.parametrize("newcomer_dials", [True, False])
-def test_a_restart_replaces_the_old_link_at_once(
-    link: Scenario, seeds: tuple[int, int], newcomer_dials: bool
-) -> None:
-    async def scenario(bench: Bench) -> None:
-        pair = await bench.pair(Build(seed=seeds[0]), Build(seed=seeds[1], incarnation=1))
-        stays, old = pair.left, pair.right
-        again = await bench.node(Build(seed=seeds[1], incarnation=2))
-        if newcomer_dials:
-            again.links.dial([stays.address], stays.id)
-        else:
-            stays.links.dial([again.address], again.id)
-        await again.linked_to(stays)
-        await stays.events.until(lambda: len(stays.events.all("up")) == 2)
-        assert stays.events.up[old.id].incarnation == 2
-        assert [entry[0] for entry in stays.events.log] == ["up", "down", "up"]
-        assert not stays.events.all("down")[0][3]
-        await old.events.until(lambda: not old.events.up)
-
-    link(scenario)
-
-
-def test_an_older_incarnation_does_not_replace_a_newer(link: Scenario) -> None:
-    async def scenario(bench: Bench) -> None:
-        pair = await bench.pair(None, Build(seed=50, incarnation=2))
-        ghost = await bench.node(Build(seed=50, incarnation=1))
-        ghost.links.dial([pair.left.address], None)
-        await ghost.events.until(lambda: ghost.events.all("dial_failed"))
-        assert not pair.left.events.all("down")
-        pair.left.links.send(pair.right.id, control(1))
-        await pair.right.events.until(lambda: pair.right.events.messages)
-
-    link(scenario)
-
-
 def test_a_raised_incarnation_is_told_to_new_peers_and_ends_no_link(link: Scenario) -> None:
     async def scenario(bench: Bench) -> None:
         pair = await bench.pair()
