@@ -170,7 +170,8 @@ class Digest(Message):
 
     With `reply` set, the receiver also sends its own digest back (once, without `reply`).
     A large digest travels in parts: this one speaks of the nodes in [start, stop) only, where
-    an empty `stop` means no end.
+    an empty `stop` means no end, and of those only that fall into its `buckets`: a set of
+    `Summary` buckets as bits of 32 bytes, lowest first; empty means all.
     """
 
     NUMBER: ClassVar[int] = 12
@@ -178,6 +179,7 @@ class Digest(Message):
     reply: bool
     start: str = ""
     stop: str = ""
+    buckets: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,18 @@ class Verdict(Message):
     subject: NodeId
     incarnation: Incarnation
     left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Message):
+    """Hashes, 4 bytes each, over the sender's records of the nodes in each bucket of node ids.
+
+    Their number is a power of two up to 256. The receiver answers with its digest of the buckets
+    that differ, if any do.
+    """
+
+    NUMBER: ClassVar[int] = 17
+    hashes: bytes
 
 
 @dataclass(frozen=True, slots=True)
