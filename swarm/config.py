@@ -54,6 +54,15 @@ class DiscoveryConfig:
     """First pause after a failed dial; doubles up to `redial_max_s`, with jitter."""
     redial_max_s: float = 30.0
     """Known but absent peers are tried for ever, this slowly."""
+    redial_recent_s: float = 600.0
+    """A peer lost within this time is tried every `redial_recent_max_s`: most partitions and naps
+    end within it, and views are alike only after the first dial that gets through."""
+    redial_recent_max_s: float = 1.0
+    absent_dials_per_s: float = 1.0
+    """Of one node, over all absent peers: many absent ones stretch the pauses of each. Raising it
+    finds a healed partition sooner and sends more into the void."""
+    departed_redial_s: float = 300.0
+    """Who left in good order is looked for this seldom; it will dial when it is back."""
     remembered_peers_max: int = 64
     addresses_per_peer_max: int = 8
     interface_rescan_s: float = 5.0
@@ -64,16 +73,22 @@ class GossipConfig:
     heartbeat_interval_s: float = 0.5
     heartbeat_missed_max: int = 3
     """Silent heartbeats before a link is probed."""
+    link_silence_max_s: float = 4.0
+    """A link on which nothing came for this long in spite of probes is closed and made anew."""
     probe_timeout_s: float = 0.3
     indirect_probe_count: int = 3
     unlinked_probe_s: float = 10.0
-    """A member without a link of ours is probed when it showed no life for this long."""
+    """A member without a link of ours is probed when it showed no life for this long. In a partial
+    mesh three times the pace of its records counts instead."""
+    hearsay_probe_count: int = 4
+    """Of all nodes without a link to an accused one, about this many dial it to see."""
     suspicion_min_s: float = 1.5
     """Times max(1, log10 N); reached with two confirmations."""
     suspicion_max_factor: float = 4.0
     """Suspicion without confirmation lasts this many times the minimum."""
-    hash_mismatch_s: float = 2.0
-    """How long state hashes must differ before a digest is pulled."""
+    hash_mismatch_s: float = 1.0
+    """How long state hashes must differ before they are compared closer, times 2 log10 N where the
+    mesh is partial. Lower mends sooner and compares more often what is still on its way."""
     full_exchange_interval_s: float = 30.0
     tombstone_s: float = 600.0
     dynamic_interval_s: float = 2.0
@@ -81,6 +96,33 @@ class GossipConfig:
     dynamic_refresh_s: float = 30.0
     dynamic_change: float = 0.15
     """Relative change of a figure that is worth a new record."""
+    dynamic_links_max: int = 4
+    """Links told in a dynamic record where the mesh is partial: each is 53 bytes on every node."""
+    full_mesh_max: int = 32
+    """Up to this many living members every pair is linked; links and pushes grow with the square.
+    The same on every node."""
+    links_near: int = 8
+    """Links to the nearest peers that a node wants in a partial mesh."""
+    links_random: int = 8
+    """Links across the whole swarm that it wants besides; these keep the graph in one piece."""
+    links_high: int = 48
+    """With more links than this a node also closes surplus ones that the other side dialled."""
+    link_rest_s: float = 30.0
+    """A link that nobody wants any more stays this long, up to twice that by chance."""
+    released_pause_s: float = 300.0
+    """Who closed a link as surplus is not chosen again for about this long."""
+    explore_interval_s: float = 300.0
+    """One more peer is linked for a while, to find nearer ones, about this often."""
+    seed_links_members_max: int = 128
+    """Links to seeds are kept up to this many members: one seed could not carry everybody's."""
+    rumour_interval_s: float = 0.1
+    rumour_fanout: int = 3
+    """Peers that rumours go to each interval; more is faster and costs as many more bytes."""
+    rumour_news_factor: float = 6.0
+    """What changes routes (static records, suspicions, departures) is passed on by each node to
+    this many peers, times log10 N."""
+    rumour_figures_factor: float = 1.5
+    """The same for dynamic records; whom they miss gets them by comparing hashes."""
     members_max: int = 1024
     records_per_message: int = 32
     record_body_bytes_max: int = 16 * 1024
@@ -104,9 +146,22 @@ class RoutingConfig:
     slow_min_s: float = 0.4
     stuck_factor: float = 30.0
     """A step that takes this many times its prediction is cut over."""
-    stuck_min_s: float = 4.0
+    stuck_min_s: float = 2.5
     open_timeout_s: float = 2.0
     """A hop must answer `Open` within this time."""
+    dial_wait_s: float = 1.5
+    """How long an answer waits for a link that must be dialled first; a dial on a LAN takes some
+    ten milliseconds, or a second more when its first packet is lost."""
+    hop_link_wait_s: float = 1.2
+    """The same on a hop, for the links to its neighbours; below `open_timeout_s`."""
+    dial_back_s: float = 0.3
+    """A hop whose feeder has not dialled it by then dials the feeder: one direction may work."""
+    dial_cost_s: float = 0.03
+    """What a dial adds to a route's cost, once. Linked nodes win where all else is near equal."""
+    unreachable_min_s: float = 10.0
+    unreachable_max_s: float = 300.0
+    """A member, or a pair of members, that could not be joined is left out for this long, doubling
+    with each further miss in one life of the member."""
     cover_wait_s: float = 20.0
     """How long a running answer waits for lost layers to return."""
     reroutes_max: int = 16
@@ -163,6 +218,15 @@ class ShardConfig:
     restart_min_s: float = 1.0
     """Pause before a crashed worker is restarted; doubles up to `restart_max_s`."""
     restart_max_s: float = 60.0
+    worker_stuck_min_s: float = 4.0
+    """A worker with work that finishes no step for this long, or for `stuck_factor` times the
+    longest prediction, is ended and started anew. Above `stuck_min_s`: answers go elsewhere first,
+    and a restart costs a reload."""
+    load_quiet_s: float = 120.0
+    """A worker that inspects or loads must say something within this time ..."""
+    load_floor_bytes_s: float = 20e6
+    """... and the time that the weights take at this rate, from a slow disk; each report of
+    progress starts that anew."""
     queue_max: int = 64
     """Steps of one session waiting in a worker; credits allow an honest one a few. In all there
     are at most `hop_sessions_max` times as many."""

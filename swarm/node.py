@@ -47,6 +47,7 @@ from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
 from swarm.routing.planner import ViewPlanner
+from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
 from swarm.shard.kv_blocks import KvLedger
@@ -83,6 +84,7 @@ class NodeCore:
         self._hosting = hosting
         self._ledger = KvLedger(hosting.kv_capacity_bytes)
         self._picture = Picture(about, self._gossip, hosting, self._ledger)
+        self._reach = Reach(config.routing, self._picture.links)
         self._relay = Relay(about.node, config.routing, self._ledger)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
@@ -93,6 +95,7 @@ class NodeCore:
         self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
         self._covered: dict[ModelId, bool] = {}
+        self._in_use: frozenset[NodeId] = frozenset()
         self._out: list[Effect] = []
 
     # ------------------------------------------------------------ life
@@ -153,6 +156,9 @@ class NodeCore:
         self._gossip.link_up(peer, incarnation, now)
         self._book.link_up(peer, address, now)
         self._out.append(SavePeers(self._book.remembered()))
+        for message in self._reach.link_up(peer):
+            self._deliver(peer, message, now)
+        self._relay.link_up(peer)
         self._settle(now)
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
@@ -177,6 +183,8 @@ class NodeCore:
         self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
     ) -> None:
         self._book.dial_failed(Dial(addresses, expected), now)
+        if expected is not None:
+            self._reach.dial_failed(expected, self._picture.life_of(expected), now)
         self._settle(now)
 
     def reached_self(self, addresses: tuple[Address, ...], now: float) -> None:
@@ -249,6 +257,7 @@ class NodeCore:
         self._publish_if_changed(now)
         self._origins.tick(now)
         self._relay.tick(now)
+        self._reach.tick(self._picture.life_of, now)
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
@@ -263,6 +272,7 @@ class NodeCore:
             self._hosting.next_deadline(),
             self._origins.next_deadline(),
             self._relay.next_deadline(),
+            self._reach.next_deadline(),
             self._sentinel.penalties.next_expiry(),
             self._sentinel.next_deadline(),
         )
@@ -286,7 +296,10 @@ class NodeCore:
         return self._picture.holders(model_id)
 
     def snapshot(self, now: float) -> Snapshot:
-        whole = self._picture.snapshot(self._origins, self._relay, self._sentinel.penalties, now)
+        self._now = now
+        whole = self._picture.snapshot(
+            self._swarm_view(), self._origins, self._relay, self._sentinel.penalties, now
+        )
         return replace(whole, foreign_swarms=tuple(self._foreign))
 
     # ------------------------------------------------------------ inside: messages
@@ -307,7 +320,7 @@ class NodeCore:
             case Progress():
                 self._origins.progress(peer, message, now)
             case Open():
-                self._relay.open(peer, message, self._picture.is_linked, now)
+                self._relay.open(peer, message, self._standing, now)
             case Resume():
                 self._relay.resume(peer, message)
             case Release():
@@ -328,6 +341,7 @@ class NodeCore:
         while self._gather(now):
             pass
         self._sentinel.watch(self._picture.links, now)
+        self._keep_links()
 
     def _gather(self, now: float) -> bool:
         """One round; True when own messages were delivered and may have caused more."""
@@ -347,11 +361,33 @@ class NodeCore:
                 self._out.append(effect)
         for message in own:
             self._dispatch(self._me, message, now)
-        return bool(own)
+        return self._reach_out(now) or bool(own)
+
+    def _reach_out(self, now: float) -> bool:
+        """Dial whom sessions need; True when they were told of somebody out of reach."""
+        for peer in self._relay.take_wishes():
+            self._reach.want(peer, now)
+        for peer in self._reach.take_dials():
+            self._out += self._book.dial_now(peer, now)
+        lost = self._reach.take_lost()
+        for peer in lost:
+            self._origins.out_of_reach(peer, now)
+        return bool(lost)
+
+    def _keep_links(self) -> None:
+        """Gossip closes links that it has too many of, but none that sessions use."""
+        peers = [*self._origins.in_use(), *self._relay.in_use(), *self._reach.wanted()]
+        in_use = frozenset(peers) - {self._me}
+        if in_use != self._in_use:
+            self._in_use = in_use
+            self._gossip.in_use(in_use)
 
     def _deliver(self, peer: NodeId, message: Message, now: float) -> None:
         if peer == self._me:
             self._dispatch(self._me, message, now)
+            return
+        if peer not in self._picture.links:
+            self._reach.send(peer, message, now)
             return
         self._out.append(Send(peer, message))
         if message.LANE is Lane.CONTROL:
@@ -399,8 +435,12 @@ class NodeCore:
         self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
     def _swarm_view(self) -> SwarmView:
-        view = self._picture.swarm(self._sentinel.penalties, self._now)
-        return replace(view, loads=self._origins.loads())
+        view = self._picture.swarm(self._sentinel.penalties, self._reach, self._now)
+        bad_wires = self._origins.bad_wires.at(self._now)
+        return replace(view, loads=self._origins.loads(), bad_wires=bad_wires)
+
+    def _standing(self, node: NodeId) -> Standing:
+        return self._picture.standing(node, self._reach, self._now)
 
     def _tell(self, event: str, level: Level = Level.INFO, **fields: FieldValue) -> None:
         self._out.append(Tell(note(event, level, **fields)))

@@ -5,7 +5,8 @@ Joins gossip, own shards, links and penalties for those who ask; decides nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.membership import Member
@@ -16,6 +17,7 @@ from swarm.node_view import Own, known_models, model_view, node_view, rivals, sw
 from swarm.routing.avoidance import PenaltyBox
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
+from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
 from swarm.shard.kv_blocks import KvLedger
 from swarm.snapshot import ModelView, Snapshot
@@ -82,15 +84,30 @@ class Picture:
 
     # ------------------------------------------------------------ the swarm
 
-    def swarm(self, penalties: PenaltyBox, now: float) -> SwarmView:
-        def is_usable(member: Member) -> bool:
-            return (
-                member.state is MemberState.ALIVE
-                and member.node in self.links
-                and penalties.remaining_s(member.node, member.incarnation, now) == 0.0
-            )
+    def swarm(self, penalties: PenaltyBox, reach: Reach, now: float) -> SwarmView:
+        def standing(member: Member) -> Standing:
+            if penalties.remaining_s(member.node, member.incarnation, now) > 0.0:
+                return Standing.UNREACHABLE
+            return self._standing(member, reach, now)
 
-        return swarm_view(self._own(), self._gossip.members(), is_usable)
+        return swarm_view(self._own(), self._gossip.members(), standing)
+
+    def standing(self, node: NodeId, reach: Reach, now: float) -> Standing:
+        """Of a node that is to be a neighbour of this one in a route."""
+        if node == self._about.node or node in self.links:
+            return Standing.LINKED
+        member = self._gossip.member(node)
+        return Standing.UNREACHABLE if member is None else self._standing(member, reach, now)
+
+    def _standing(self, member: Member, reach: Reach, now: float) -> Standing:
+        if member.state is not MemberState.ALIVE:
+            return Standing.UNREACHABLE
+        if member.node in self.links:
+            return Standing.LINKED
+        can_dial = member.static is not None and bool(member.static.addresses)
+        if not can_dial or reach.is_missed(member.node, life_of(member), now):
+            return Standing.UNREACHABLE
+        return Standing.DIALABLE
 
     def known_models(self) -> dict[ModelId, ModelSpec]:
         return known_models(self._own(), self._gossip.members())
@@ -117,18 +134,18 @@ class Picture:
             and any(spec.model_id == model_id for spec in member.static.models)
         )
 
-    def is_linked(self, node: NodeId) -> bool:
-        return node == self._about.node or node in self.links
+    def life_of(self, node: NodeId) -> Hashable:
+        """Changes when a node starts anew or can be found elsewhere."""
+        return life_of(self._gossip.member(node))
 
     def incarnation_of(self, node: NodeId) -> Incarnation | None:
         member = self._gossip.member(node)
         return None if member is None else member.incarnation
 
     def snapshot(
-        self, origins: Origins, relay: Relay, penalties: PenaltyBox, now: float
+        self, view: SwarmView, origins: Origins, relay: Relay, penalties: PenaltyBox, now: float
     ) -> Snapshot:
         about = self._about
-        view = replace(self.swarm(penalties, now), loads=origins.loads())
         return Snapshot(
             node=about.node,
             name=about.name,
@@ -161,3 +178,9 @@ class Picture:
             links={peer: speed for peer, speed in self.links.items() if speed is not None},
             leaving=self.leaving,
         )
+
+
+def life_of(member: Member | None) -> Hashable:
+    if member is None:
+        return None
+    return (member.incarnation, member.static.addresses if member.static else ())

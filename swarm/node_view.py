@@ -10,6 +10,7 @@ from swarm.gossip.records import StaticRecord
 from swarm.hosting import Rival
 from swarm.routing.cost import Candidate, SwarmView, Wire
 from swarm.routing.planner import missing_layers
+from swarm.routing.reach import Standing
 from swarm.snapshot import ModelView, NodeView, ShardView
 from swarm.terms import (
     LinkSpeed,
@@ -36,28 +37,34 @@ class Own:
 
 
 def swarm_view(
-    own: Own, members: Sequence[Member], is_usable: Callable[[Member], bool]
+    own: Own, members: Sequence[Member], standing: Callable[[Member], Standing]
 ) -> SwarmView:
-    """Shards that may be used now, all measured pairs. `is_usable` knows links and penalties.
+    """Shards that may be used now, all measured pairs. `standing` knows links and penalties.
 
     Who says of a model what `known_models` does not hold for true serves some other model.
     """
     specs = known_models(own, members)
     candidates: list[Candidate] = []
+    unlinked: set[NodeId] = set()
     wires: dict[tuple[NodeId, NodeId], Wire] = {}
     for member in members:
         if member.node == own.node or member.static is None or member.dynamic is None:
             continue
         for link in member.dynamic.links:
             wires[(member.node, link.peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
-        if is_usable(member) and not member.static.leaving:
-            shards = _sound_shards(member.static, specs)
-            candidates += _candidates(member.node, shards, member.dynamic.speeds)
+        how = Standing.UNREACHABLE if member.static.leaving else standing(member)
+        if how is Standing.UNREACHABLE:
+            continue
+        shards = _sound_shards(member.static, specs)
+        candidates += _candidates(member.node, shards, member.dynamic.speeds)
+        if how is Standing.DIALABLE:
+            unlinked.add(member.node)
     if not own.leaving:
         candidates += _candidates(own.node, own.shards, own.speeds)
     for peer, link in own.links.items():
         wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
-    return SwarmView(tuple(sorted(candidates, key=lambda c: c.node)), wires)
+    ordered = tuple(sorted(candidates, key=lambda c: c.node))
+    return SwarmView(ordered, wires, unlinked=frozenset(unlinked))
 
 
 def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec]:

@@ -176,6 +176,8 @@ class Route:
     """Predicted time for one decode token over this route, wire included."""
     slowest_step_s: float
     """Predicted time of the longest single step: a prefill chunk or a bundle of rebuilt rows."""
+    dials: tuple[NodeId, ...] = ()
+    """Hops to which the origin had no link when it chose."""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

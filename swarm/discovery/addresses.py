@@ -147,6 +147,15 @@ class AddressBook:
         for candidate in self._candidates.values():
             self._hasten(candidate, now, fresh=True)
 
+    def dial_now(self, node: NodeId, now: float) -> list[Effect]:
+        """Somebody needs `node` at once: the dial, unless it is linked or one is under way."""
+        candidate = self._candidates.get(node)
+        if candidate is None or candidate.is_linked or not candidate.addresses:
+            return []
+        if candidate.is_dialling and candidate.dial_at is not None and now < candidate.dial_at:
+            return []
+        return [self._dial(candidate, now)]
+
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> list[Effect]:
@@ -160,10 +169,7 @@ class AddressBook:
             if not candidate.addresses:
                 candidate.dial_at = None
                 continue
-            candidate.tried_at, candidate.is_dialling = now, True
-            candidate.dial_at = now + max(DIAL_PATIENCE_S, self._pause_s(candidate))
-            expected = None if isinstance(candidate.key, Address) else candidate.key
-            effects.append(Dial(tuple(candidate.addresses), expected))
+            effects.append(self._dial(candidate, now))
         return effects
 
     def next_deadline(self) -> float | None:
@@ -185,6 +191,12 @@ class AddressBook:
         return tuple(candidate.addresses) if candidate else ()
 
     # ------------------------------------------------------------ inner moves
+
+    def _dial(self, candidate: _Candidate, now: float) -> Dial:
+        candidate.tried_at, candidate.is_dialling = now, True
+        candidate.dial_at = now + max(DIAL_PATIENCE_S, self._pause_s(candidate))
+        expected = None if isinstance(candidate.key, Address) else candidate.key
+        return Dial(tuple(candidate.addresses), expected)
 
     def _endpoint_sighted(self, address: Address, source: Source, now: float) -> None:
         if any(address in candidate.addresses for candidate in self._candidates.values()):

@@ -13,6 +13,8 @@ AVOID_S = 1.0
 """A node that failed a session is not asked again by it for this long (its link may lag behind)."""
 SILENT_WIRE_S = 10.0
 """A pair of nodes that lost each other in silence is not joined again by it for this long."""
+UNJOINED_S = 60.0
+"""A pair of nodes that could not be joined is not tried again by it for this long."""
 
 
 class Avoidance:
@@ -32,6 +34,10 @@ class Avoidance:
         elif code is FailureCode.LINK_DOWN:
             self._wires[(a, b)] = now + AVOID_S
 
+    def no_link(self, a: NodeId, b: NodeId, waited: bool, now: float) -> None:
+        """`a` reports that it and `b` have no link, and get none where it waited for one."""
+        self._wires[(a, b)] = now + (UNJOINED_S if waited else AVOID_S)
+
     def nodes_at(self, now: float) -> frozenset[NodeId]:
         return frozenset(node for node, until in self._nodes.items() if until > now)
 
@@ -41,6 +47,22 @@ class Avoidance:
     def next_expiry(self, now: float) -> float | None:
         ends = [*self._nodes.values(), *self._wires.values()]
         return min((end for end in ends if end > now), default=None)
+
+
+class BadWires:
+    """Pairs of nodes that could not be joined lately, for all sessions of this origin."""
+
+    def __init__(self, config: RoutingConfig) -> None:
+        self._config = config
+        self._until: dict[tuple[NodeId, NodeId], float] = {}
+
+    def missed(self, a: NodeId, b: NodeId, now: float) -> None:
+        """`a` says that it and `b` have no link and get none."""
+        self._until = {pair: until for pair, until in self._until.items() if until > now}
+        self._until[(a, b)] = now + self._config.unreachable_min_s
+
+    def at(self, now: float) -> frozenset[tuple[NodeId, NodeId]]:
+        return frozenset(pair for pair, until in self._until.items() if until > now)
 
 
 @dataclass(slots=True)

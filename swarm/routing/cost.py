@@ -12,7 +12,7 @@ from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, ShardInfo, 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A shard that may take part in a route now: its node is alive, linked and serving."""
+    """A shard that may take part in a route now: its node is alive, to be had, and serving."""
 
     node: NodeId
     shard: ShardInfo
@@ -36,12 +36,23 @@ class SwarmView:
     loads: Mapping[NodeId, int] = field(default_factory=dict)
     """Sessions that this origin has running through each node: gossip tells of them too late for
     requests that come together."""
+    unlinked: frozenset[NodeId] = frozenset()
+    """Candidates that the origin must dial before it can use them."""
+    bad_wires: frozenset[tuple[NodeId, NodeId]] = frozenset()
+    """Pairs, in either order, that could not be joined lately."""
 
     def wire(self, a: NodeId, b: NodeId, config: RoutingConfig) -> Wire:
         if a == b:
             return Wire(0.0, float("inf"))
         known = self.wires.get((a, b)) or self.wires.get((b, a))
         return known or Wire(config.unknown_rtt_s, config.unknown_goodput_bytes_s)
+
+    def dial_cost_s(self, a: NodeId, b: NodeId, origin: NodeId, config: RoutingConfig) -> float:
+        """Once, for a pair that most likely has no link yet."""
+        if a not in self.unlinked and b not in self.unlinked:
+            return 0.0
+        is_known = (a, b) in self.wires or (b, a) in self.wires
+        return 0.0 if is_known and origin not in (a, b) else config.dial_cost_s
 
 
 @dataclass(frozen=True, slots=True)

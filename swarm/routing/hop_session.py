@@ -59,6 +59,12 @@ class HopSession:
     """Came before `Resume`: the feeder may have been told earlier."""
     unanswered: list[Unanswered] = field(default_factory=list)
     used_at: float = 0.0
+    unlinked: list[NodeId] = field(default_factory=list)
+    """Neighbours whose link is waited for before `Opened` is sent."""
+    link_by: float = 0.0
+    """When that is given up."""
+    dial_back_at: float | None = None
+    """When the feeder, if it is still missing, is dialled from here."""
 
     @property
     def session(self) -> SessionId:
@@ -125,8 +131,22 @@ class HopSession:
         """Another route, same rows; nothing of the old epoch is answered any more."""
         self.order, self.shard, self.opened_at = order, shard, now
         self.phase = HopPhase.OPENED
+        self.unlinked.clear()
         self.held_steps.clear()
         self.unanswered.clear()
+
+    def wait_for(self, unlinked: list[NodeId], link_by: float, dial_back_at: float) -> None:
+        """Say `Opened` when these are linked. Next dials the feeder, if it does not come first."""
+        self.unlinked, self.link_by = unlinked, link_by
+        self.dial_back_at = dial_back_at if self.order.previous in unlinked else None
+
+    def next_deadline(self, opened_max_s: float) -> float | None:
+        """When this session needs a look without anybody saying anything."""
+        if self.phase is not HopPhase.OPENED:
+            return None
+        if not self.unlinked:
+            return self.opened_at + opened_max_s
+        return self.link_by if self.dial_back_at is None else min(self.dial_back_at, self.link_by)
 
     def begin_again(self) -> Begin:
         """Drop the KV and all rows, on purpose."""
@@ -139,6 +159,7 @@ class HopSession:
     def resume(self, send_from: int) -> list[Step]:
         """Start to run; returns the steps that waited for that."""
         self.phase = HopPhase.RUNNING
+        self.unlinked.clear()
         self.send_from = send_from
         self.feed.restart(send_from)
         held, self.held_steps = self.held_steps, []

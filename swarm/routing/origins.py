@@ -19,6 +19,7 @@ from swarm.messages import (
     SessionProgress,
     Token,
 )
+from swarm.routing.avoidance import BadWires
 from swarm.routing.planner import Planner
 from swarm.routing.session import OriginSession
 from swarm.routing.watch import Alarm
@@ -42,6 +43,7 @@ class Origins:
         """Per hop its worker's count of finished steps, and when that last rose."""
         self.token_at: dict[ModelId, float] = {}
         """When a token last came through a whole route, per model."""
+        self.bad_wires = BadWires(config)
 
     # ------------------------------------------------------------ views
 
@@ -62,6 +64,10 @@ class Origins:
 
     def monitored(self) -> list[NodeId]:
         return [node for s in self._sessions.values() for node in s.monitored()]
+
+    def in_use(self) -> list[NodeId]:
+        """Peers to which sessions need their links, or will."""
+        return [node for s in self._sessions.values() for node in s.nodes()]
 
     def audience(self) -> dict[NodeId, list[SessionProgress]]:
         """Hops of running sessions must hear that their origin lives."""
@@ -105,6 +111,8 @@ class Origins:
             case Opened():
                 s.opened(peer, message, now)
             case Refused():
+                if message.waited and message.peer and s.uses(peer):
+                    self.bad_wires.missed(peer, message.peer, now)
                 s.refused(peer, message, now)
             case Token():
                 if s.token(peer, message, now):
@@ -130,6 +138,10 @@ class Origins:
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         self._each(lambda s: s.node_failed(node, code, detail, now))
+
+    def out_of_reach(self, node: NodeId, now: float) -> None:
+        """No link to a node came about that some session has asked for."""
+        self._each(lambda s: s.out_of_reach(node, now))
 
     def suspect(self, node: NodeId, now: float, session: SessionId | None = None) -> None:
         """A soft alarm about a node: for one session, or for all that use it."""

@@ -159,7 +159,7 @@ def _best_arrival(
     best: _Path | None = None
     for path in arrivals:
         sender = path.last or request.origin
-        if node in (hop.node for hop in path.hops) or _is_bad(request, sender, node):
+        if node in (hop.node for hop in path.hops) or _is_bad(view, request, sender, node):
             continue
         moved = _over_wire(view, request, config, path, node)
         if best is None or moved.rank < best.rank:
@@ -176,7 +176,10 @@ def _over_wire(
     expected = _expected(request, config)
     return replace(
         path,
-        total_s=path.total_s + bulk_s + expected * token_s,
+        total_s=path.total_s
+        + bulk_s
+        + expected * token_s
+        + view.dial_cost_s(path.last or request.origin, node, request.origin, config),
         token_s=path.token_s + token_s,
     )
 
@@ -238,7 +241,7 @@ def _finish(
     best: _Path | None = None
     for path in paths:
         tail = path.hops[-1].node
-        if _is_bad(request, tail, request.origin):
+        if _is_bad(view, request, tail, request.origin):
             continue
         wire = view.wire(tail, request.origin, config)
         back_s = wire_cost_s(wire, TOKEN_BYTES)
@@ -249,11 +252,15 @@ def _finish(
         )
         if best is None or whole.rank < best.rank:
             best = whole
-    return None if best is None else Route(best.hops, best.token_s, best.step_s)
+    if best is None:
+        return None
+    dials = tuple(hop.node for hop in best.hops if hop.node in view.unlinked)
+    return Route(best.hops, best.token_s, best.step_s, dials)
 
 
-def _is_bad(request: PlanRequest, a: NodeId, b: NodeId) -> bool:
-    return (a, b) in request.bad_wires or (b, a) in request.bad_wires
+def _is_bad(view: SwarmView, request: PlanRequest, a: NodeId, b: NodeId) -> bool:
+    pairs = ((a, b), (b, a))
+    return any(pair in bad for bad in (request.bad_wires, view.bad_wires) if bad for pair in pairs)
 
 
 def _expected(request: PlanRequest, config: RoutingConfig) -> int:

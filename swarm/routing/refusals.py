@@ -8,6 +8,7 @@ from dataclasses import replace
 from swarm.config import RoutingConfig
 from swarm.messages import Open, RefusalCode, Refused
 from swarm.routing.hop_session import HopPhase, HopSession
+from swarm.routing.reach import Standing
 from swarm.terms import NodeId, ShardInfo, short
 
 
@@ -28,7 +29,7 @@ def old_epoch(order: Open, known: HopSession | None) -> Refused | None:
 def unplaceable(
     order: Open,
     shard: ShardInfo | None,
-    linked: Callable[[NodeId], bool],
+    standing: Callable[[NodeId], Standing],
     positions_max: int,
 ) -> Refused | None:
     """Its layers, its length or its neighbours are not to be had here."""
@@ -39,9 +40,14 @@ def unplaceable(
         detail = f"{order.position_limit} positions, {positions_max} are allowed"
         return refused(order, RefusalCode.KV_EXHAUSTED, detail)
     for peer in (order.previous, order.next):
-        if not linked(peer):
-            return refused(order, RefusalCode.NO_LINK, f"no link to {short(peer)}", peer)
+        if standing(peer) is Standing.UNREACHABLE:
+            return no_link(order, peer)
     return None
+
+
+def no_link(order: Open, peer: NodeId, *, waited: bool = False) -> Refused:
+    detail = f"no link to {short(peer)}"
+    return Refused(order.session, order.epoch, RefusalCode.NO_LINK, detail, peer, waited)
 
 
 def full(

@@ -37,7 +37,8 @@ from swarm.messages import (
 from swarm.notes import Level, note
 from swarm.routing.hop_session import Admission, HopPhase, HopSession, SessionKey, peers_of
 from swarm.routing.outbox import Feed, Rows, needs_credit, step_of
-from swarm.routing.refusals import full, is_same_shard, old_epoch, refused, unplaceable
+from swarm.routing.reach import Standing
+from swarm.routing.refusals import full, is_same_shard, no_link, old_epoch, refused, unplaceable
 from swarm.routing.relay_rules import (
     check_open,
     check_resume,
@@ -64,6 +65,7 @@ class Relay:
         self._begun = 0
         self._leaving = False
         self._effects: list[Effect] = []
+        self._wishes: list[NodeId] = []
         self.steps_done = 0
         """Results of the worker so far, for whatever session."""
 
@@ -96,15 +98,28 @@ class Relay:
         """Who must hear of life from here, and how far their common sessions are."""
         return peers_of(list(self._sessions.values()), self._me)
 
+    def in_use(self) -> list[NodeId]:
+        """Peers to which sessions need their links."""
+        return [
+            peer
+            for s in self._sessions.values()
+            for peer in (s.origin, s.order.previous, s.order.next)
+        ]
+
     def own_progress(self) -> tuple[SessionProgress, ...]:
         """How far sessions are whose origin is this very node."""
         return tuple(s.progress(self._me) for s in self._sessions.values() if s.origin == self._me)
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do."""
-        opened = (s.opened_at for s in self._sessions.values() if s.phase is HopPhase.OPENED)
-        first = min(opened, default=None)
-        return None if first is None else first + self._config.opened_max_s
+        opened_max_s = self._config.opened_max_s
+        moments = (s.next_deadline(opened_max_s) for s in self._sessions.values())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def take_wishes(self) -> list[NodeId]:
+        """Neighbours to which sessions need a link now."""
+        wishes, self._wishes = self._wishes, []
+        return wishes
 
     # ------------------------------------------------------------ shards
 
@@ -139,14 +154,16 @@ class Relay:
 
     # ------------------------------------------------------------ from the origin
 
-    def open(self, peer: NodeId, order: Open, linked: Callable[[NodeId], bool], now: float) -> None:
+    def open(
+        self, peer: NodeId, order: Open, standing: Callable[[NodeId], Standing], now: float
+    ) -> None:
         """Raises RemoteProtocolError for an order that no honest origin gives."""
         check_open(order, peer, self._me)
         known = self._sessions.get((peer, order.session))
         shard = self._shards.get(order.model_id)
         refusal = (
             old_epoch(order, known)
-            or unplaceable(order, shard, linked, self._config.positions_max)
+            or unplaceable(order, shard, standing, self._config.positions_max)
             or (self._full(order, peer) if known is None else None)
         )
         if refusal is not None:
@@ -154,9 +171,11 @@ class Relay:
             return
         assert shard is not None
         if known is None:
-            self._begin(order, peer, shard, now)
+            s = self._begin(order, peer, shard, now)
         else:
-            self._reopen(known, order, shard, now)
+            s = self._reopen(known, order, shard, now)
+        if s is not None:
+            self._answer(s, standing, now)
 
     def resume(self, peer: NodeId, message: Resume) -> None:
         s = self._sessions.get((peer, message.session))
@@ -189,7 +208,12 @@ class Relay:
     def tick(self, now: float) -> None:
         """Free what was opened and never resumed: its origin has gone another way."""
         for s in list(self._sessions.values()):
-            if s.phase is HopPhase.OPENED and now >= s.opened_at + self._config.opened_max_s:
+            due = s.next_deadline(self._config.opened_max_s)
+            if due is None or now < due:
+                continue
+            if s.unlinked:
+                self._unlinked(s, now)
+            else:
                 self._tell("hop.expired", s, origin=short(s.origin))
                 self._drop(s)
 
@@ -274,25 +298,60 @@ class Relay:
         share = sum(s.origin == origin for s in self._sessions.values())
         return full(order, len(self._sessions), share, self._config, is_leaving=self._leaving)
 
-    def _begin(self, order: Open, origin: NodeId, shard: ShardInfo, now: float) -> None:
+    def _begin(
+        self, order: Open, origin: NodeId, shard: ShardInfo, now: float
+    ) -> HopSession | None:
         self._begun += 1
         worker_id = SessionId(f"{self._begun:016x}")
         feed = Feed(self._config.credit_steps)
         s = HopSession(order, origin, shard, worker_id, feed, opened_at=now, used_at=now)
-        if self._reserve(s, order, shard):
-            self._sessions[s.key] = self._by_worker_id[worker_id] = s
-            self._effects.append(ToWorker(s.begin()))
-            self._send(origin, s.opened())
+        if not self._reserve(s, order, shard):
+            return None
+        self._sessions[s.key] = self._by_worker_id[worker_id] = s
+        self._effects.append(ToWorker(s.begin()))
+        return s
 
-    def _reopen(self, s: HopSession, order: Open, shard: ShardInfo, now: float) -> None:
+    def _reopen(
+        self, s: HopSession, order: Open, shard: ShardInfo, now: float
+    ) -> HopSession | None:
         """Under a new route the same work goes on; other work starts from nothing."""
         is_same = is_same_work(s.order, order)
         if not is_same and not self._reserve(s, order, shard):
-            return
+            return None
         s.reopen(order, shard, now)
         if not is_same:
             self._effects.append(ToWorker(s.begin_again()))
-        self._send(s.origin, s.opened())
+        return s
+
+    def _answer(self, s: HopSession, standing: Callable[[NodeId], Standing], now: float) -> None:
+        """`Opened`, as soon as both neighbours are linked."""
+        sides = dict.fromkeys((s.order.next, s.order.previous))
+        unlinked = [peer for peer in sides if standing(peer) is not Standing.LINKED]
+        if not unlinked:
+            self._send(s.origin, s.opened())
+            return
+        config = self._config
+        s.wait_for(unlinked, now + config.hop_link_wait_s, now + config.dial_back_s)
+        if s.order.next in unlinked:
+            self._wishes.append(s.order.next)
+
+    def link_up(self, peer: NodeId) -> None:
+        for s in self._sessions.values():
+            if peer in s.unlinked:
+                s.unlinked.remove(peer)
+                if not s.unlinked:
+                    self._send(s.origin, s.opened())
+
+    def _unlinked(self, s: HopSession, now: float) -> None:
+        """A neighbour did not come: dial it from this side, or say that the pair is none."""
+        if now < s.link_by:
+            s.dial_back_at = None
+            self._wishes.append(s.order.previous)
+            return
+        self._send(s.origin, no_link(s.order, s.unlinked[0], waited=True))
+        s.unlinked.clear()
+        if not s.accepted:
+            self._drop(s)
 
     def _reserve(self, s: HopSession, order: Open, shard: ShardInfo) -> bool:
         """False: there is no room, the origin was told, and nothing has changed."""

@@ -26,12 +26,7 @@ from swarm.effects import (
     Started,
     Tell,
 )
-from swarm.errors import (
-    CapacityError,
-    LocalProtocolError,
-    RerouteLimitReached,
-    SwarmError,
-)
+from swarm.errors import LocalProtocolError, NoRoute, RerouteLimitReached, SwarmError
 from swarm.messages import (
     PAYLOAD_LIMIT,
     Credit,
@@ -56,15 +51,7 @@ from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.seeking import RouteSeeker, cause_of, is_possible, may_accuse
 from swarm.routing.watch import Alarm, ProgressWatch, StallClock
-from swarm.terms import (
-    Epoch,
-    ModelSpec,
-    NodeId,
-    Order,
-    Route,
-    SessionId,
-    short,
-)
+from swarm.terms import Epoch, ModelSpec, NodeId, Order, Route, SessionId, short
 
 
 class OriginSession:
@@ -97,7 +84,8 @@ class OriginSession:
         self._reserve: Reserve | None = None
         self._suspected: set[NodeId] = set()
         self._gaps: set[NodeId] = set()
-        self._refusal: CapacityError | None = None
+        self._refusal: SwarmError | None = None
+        """Why the last route could not be opened, where that is what a client should hear."""
         self.deadline: float | None = None
         """When `tick` has something to do."""
         self._cover_lost_at: float | None = None
@@ -128,10 +116,13 @@ class OriginSession:
         known = (n for n in self.route.nodes if n in self._opened or n in self._seeker.held)
         return tuple(n for n in known if n != self._me)
 
+    def nodes(self) -> tuple[NodeId, ...]:
+        """All that hold, or are asked to hold, room for this session."""
+        routed = self.route.nodes if self.route else ()
+        return (*routed, *self._reserve.nodes) if self._reserve else routed
+
     def uses(self, node: NodeId) -> bool:
-        """Whether the node holds, or is asked to hold, room for this session."""
-        routed = self.route is not None and self.route.index_of(node) is not None
-        return routed or (self._reserve is not None and node in self._reserve.nodes)
+        return node in self.nodes()
 
     def stats(self) -> SessionStats:
         return SessionStats(
@@ -177,14 +168,20 @@ class OriginSession:
             detail=message.detail,
         )  # fmt: skip
         if message.code is RefusalCode.NO_LINK and message.peer is not None:
-            self._seeker.avoidance.wire(peer, message.peer, FailureCode.LINK_DOWN, now)
+            self._seeker.avoidance.no_link(peer, message.peer, message.waited, now)
         else:
             self._seeker.avoidance.node(peer, now)
-        self._refusal = capacity_error(message)
-        if self._attempts > self._config.reroutes_max:
-            self._fail(self._refusal or RerouteLimitReached(message.detail))
-        else:
-            self._plan(now)
+        self._try_elsewhere(capacity_error(message), message.detail, now)
+
+    def out_of_reach(self, node: NodeId, now: float) -> None:
+        """No link to a hop came about: it was never asked."""
+        is_asked = self.route is not None and self.route.index_of(node) is not None
+        if self.phase is not Phase.OPENING or not is_asked or node in self._opened:
+            return
+        self._tell("session.out_of_reach", Level.INFO, node=short(node))
+        self._seeker.failed(node, now)
+        detail = f"node {short(node)} cannot be reached from here"
+        self._try_elsewhere(NoRoute(self.model.model_id, (), detail), detail, now)
 
     def token(self, peer: NodeId, message: Token, now: float) -> bool:
         """Take a token of the head; False when it is not the one that is due."""
@@ -324,6 +321,14 @@ class OriginSession:
     def _route_without(self, node: NodeId, now: float) -> Route | None:
         return self._seeker.find_without(node, self.generated_count, now)
 
+    def _try_elsewhere(self, refusal: SwarmError | None, detail: str, now: float) -> None:
+        """A route could not be opened."""
+        self._refusal = refusal
+        if self._attempts > self._config.reroutes_max:
+            self._fail(refusal or RerouteLimitReached(detail))
+        else:
+            self._plan(now)
+
     def _plan(self, now: float) -> None:
         route = self._seeker.find(self.generated_count, now)
         if route is not None:
@@ -359,7 +364,8 @@ class OriginSession:
         self._suspected.clear()
         self._attempts += 1
         self._enter(Phase.OPENING)
-        self.deadline = now + self._config.open_timeout_s
+        dial_wait_s = self._config.dial_wait_s if route.dials else 0.0
+        self.deadline = now + dial_wait_s + self._config.open_timeout_s
         self._drop_reserve(kept)
         for node, message in open_orders(self.session, self.epoch, self.order, route, self._me):
             self._send(node, message)

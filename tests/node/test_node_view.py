@@ -9,6 +9,7 @@ import pytest
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.node_view import Own, known_models, model_view, swarm_view
+from swarm.routing.reach import Standing
 from swarm.terms import (
     Incarnation,
     LayerRange,
@@ -52,7 +53,7 @@ def known(own: Own, *members: Member) -> ModelSpec:
 
 
 def servers(own: Own, *members: Member) -> list[NodeId]:
-    view = swarm_view(own, members, lambda _: True)
+    view = swarm_view(own, members, lambda _: Standing.LINKED)
     return [candidate.node for candidate in view.candidates]
 
 
@@ -108,7 +109,7 @@ def test_a_shard_beyond_the_known_layers_is_no_candidate() -> None:
     """Its own record may lack the spec, so that nothing in it contradicts."""
     crowd = [member(A, shards=(shard(0, 13),)), member(B, SPEC), member(C, shards=(shard(6, 12),))]
     assert servers(NOBODY, *crowd) == [C]
-    view = swarm_view(NOBODY, crowd, lambda _: True)
+    view = swarm_view(NOBODY, crowd, lambda _: Standing.LINKED)
     assert model_view(view, SPEC, None).missing == (LayerRange(0, 6),)
 
 

@@ -26,6 +26,7 @@ from swarm.messages import (
     Step,
     StepKind,
 )
+from swarm.routing.reach import Standing
 from swarm.routing.relay import Relay
 from swarm.shard.kv_blocks import KvLedger
 from swarm.terms import (
@@ -76,6 +77,7 @@ class Bench:
     kv_bytes: int = 100_000
     now: float = 10.0
     linked: set[NodeId] = field(default_factory=lambda: {ME, ORIGIN, BEFORE, AFTER, OTHER})
+    dialable: set[NodeId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.ledger = KvLedger(self.kv_bytes)
@@ -87,8 +89,13 @@ class Bench:
         return [e for e in self.relay.take_effects() if not isinstance(e, Tell)]
 
     def open(self, order: Open, peer: NodeId = ORIGIN) -> list[Effect]:
-        self.relay.open(peer, order, self.linked.__contains__, self.now)
+        self.relay.open(peer, order, self.standing, self.now)
         return self.effects()
+
+    def standing(self, node: NodeId) -> Standing:
+        if node in self.linked:
+            return Standing.LINKED
+        return Standing.DIALABLE if node in self.dialable else Standing.UNREACHABLE
 
     def resume(
         self, kv_length: int, send_from: int, epoch: int = 1, peer: NodeId = ORIGIN

@@ -1,0 +1,139 @@
+"""Links that sessions need and that are not there yet: dialled on demand, waited for, given up.
+
+In a swarm where everybody is linked to everybody nothing of this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from swarm.config import RoutingConfig
+from swarm.messages import Message, Open, Release
+from swarm.terms import NodeId
+
+DIAL_GRACE_S = 0.25
+"""A failed dial is not the end at once: of two that cross one fails, and the peer may dial back."""
+
+
+class Standing(Enum):
+    """How a node is to be had from here."""
+
+    LINKED = "linked"
+    DIALABLE = "dialable"
+    """Alive, somebody knows where, and no dial has failed lately."""
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(slots=True)
+class _Want:
+    until: float
+    held: list[Message] = field(default_factory=list)
+    """To be sent as soon as the link is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    life: Hashable
+    length_s: float
+    until: float
+
+
+class Reach:
+    """`linked`: the peers that are linked now, kept up to date by its owner."""
+
+    def __init__(self, config: RoutingConfig, linked: Container[NodeId]) -> None:
+        self._config = config
+        self._linked = linked
+        self._wants: dict[NodeId, _Want] = {}
+        self._misses: dict[NodeId, _Miss] = {}
+        self._to_dial: list[NodeId] = []
+        self._lost: list[NodeId] = []
+        self.changed = False
+        """Set when `wanted` changed; whoever looks at it clears it."""
+
+    # ------------------------------------------------------------ views
+
+    def is_missed(self, node: NodeId, life: Hashable, now: float) -> bool:
+        """A dial to it failed lately. `life`: of a node that restarted or moved it says nothing."""
+        miss = self._misses.get(node)
+        return miss is not None and miss.life == life and now < miss.until
+
+    def wanted(self) -> tuple[NodeId, ...]:
+        return tuple(self._wants)
+
+    def next_deadline(self) -> float | None:
+        return min((want.until for want in self._wants.values()), default=None)
+
+    def take_dials(self) -> list[NodeId]:
+        """Whom to dial now."""
+        dials, self._to_dial = self._to_dial, []
+        return dials
+
+    def take_lost(self) -> list[NodeId]:
+        """Peers that were waited for in vain."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    # ------------------------------------------------------------ facts
+
+    def want(self, peer: NodeId, now: float) -> None:
+        """A session needs a link to `peer`."""
+        if peer in self._linked:
+            return
+        until = now + self._config.dial_wait_s
+        want = self._wants.get(peer)
+        if want is None:
+            self._wants[peer] = _Want(until)
+            self._to_dial.append(peer)
+            self.changed = True
+        else:
+            want.until = max(want.until, until)
+
+    def send(self, peer: NodeId, message: Message, now: float) -> None:
+        """A message to a peer without a link: openings wait for one, others are moot without."""
+        if isinstance(message, Open):
+            self.want(peer, now)
+            want = self._wants[peer]
+            want.held = [held for held in want.held if not _is_outdated(held, message)]
+            want.held.append(message)
+        elif isinstance(message, Release) and (known := self._wants.get(peer)):
+            known.held = [held for held in known.held if not _is_outdated(held, message)]
+
+    def link_up(self, peer: NodeId) -> list[Message]:
+        """What waited for this link."""
+        self._misses.pop(peer, None)
+        want = self._wants.pop(peer, None)
+        self.changed = self.changed or want is not None
+        return want.held if want else []
+
+    def dial_failed(self, peer: NodeId, life: Hashable, now: float) -> None:
+        """Whoever ordered the dial: for a while the peer counts as out of reach from here."""
+        if peer in self._linked:
+            return
+        self._miss(peer, life, now)
+        if want := self._wants.get(peer):
+            want.until = min(want.until, now + DIAL_GRACE_S)
+
+    def tick(self, life_of: Callable[[NodeId], Hashable], now: float) -> None:
+        for peer in [peer for peer, want in self._wants.items() if now >= want.until]:
+            del self._wants[peer]
+            self._miss(peer, life_of(peer), now)
+            self._lost.append(peer)
+            self.changed = True
+
+    def _miss(self, peer: NodeId, life: Hashable, now: float) -> None:
+        known = self._misses.get(peer)
+        length_s = self._config.unreachable_min_s
+        if known is not None and known.life == life:
+            if now < known.until:
+                return
+            length_s = min(2 * known.length_s, self._config.unreachable_max_s)
+        self._misses[peer] = _Miss(life, length_s, now + length_s)
+
+
+def _is_outdated(held: Message, message: Open | Release) -> bool:
+    return (
+        isinstance(held, Open) and held.session == message.session and held.epoch <= message.epoch
+    )
