@@ -26,20 +26,20 @@ RANGES = (
 )
 
 
-@scenario("mixed")
+@scenario("mixed", "nodes", "minutes")
 async def mixed(world: World) -> None:
     """Anything may happen to anybody, for twenty seconds; then it stops."""
     rng = world.rng
     for layers in rng.choice(RANGES):
         world.start(world.add(world.serving(layers, weight_bytes=rng.choice((5500, 9000)))))
-    while len(world.nodes) < NODES_MAX:
+    while len(world.nodes) < (world.node_count or NODES_MAX):
         world.start(world.add(name=f"client{len(world.nodes) + 1}"))
     _lay_cables(world)
     await world.settled()
     trouble = Trouble(world)
     for _ in range(2):
         _ask(world)
-    end_s = world.now_s + TROUBLE_S
+    end_s = world.now_s + (TROUBLE_S if world.minutes is None else world.minutes * 60.0)
     while world.now_s < end_s:
         await world.sleep(rng.expovariate(1 / rng.choice((0.05, 0.5, 2.0))))
         trouble.strike()

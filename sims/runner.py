@@ -60,10 +60,22 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """`node_count`, `minutes`: wishes, for stories that heed them."""
+
     node_count: int | None = None
     minutes: float | None = None
     fifo: bool = False
     keep_log: bool = False
+
+
+class Spectator:
+    """Looks at a run and changes nothing of it: with and without one it has the same trace."""
+
+    def begins(self, world: World) -> None:
+        """Before anything has happened."""
+
+    def at_rest(self) -> None:
+        """All that was ready at this moment has run; time moves on when this returns."""
 
 
 def run(
@@ -72,15 +84,19 @@ def run(
     seed: int,
     options: Options = Options(),
     invariants: Sequence[type[Invariant]] = ALL,
+    spectator: Spectator | None = None,
 ) -> Result:
     """Raises nothing for what goes wrong in the world: that is a violation."""
     started = time.perf_counter()
     world = World(seed, fifo=options.fifo)
+    world.node_count, world.minutes = options.node_count, options.minutes
     violations: list[Violation] = []
     watchers = [kind(world, violations.append) for kind in invariants]
     world.watchers += watchers
+    if spectator is not None:
+        spectator.begins(world)
     try:
-        _play(world, story, violations)
+        _play(world, story, violations, spectator)
         if not violations:
             for watcher in watchers:
                 watcher.on_end()
@@ -100,13 +116,21 @@ def run(
     )
 
 
-def _play(world: World, story: Story, violations: list[Violation]) -> None:
+def _play(
+    world: World, story: Story, violations: list[Violation], spectator: Spectator | None
+) -> None:
     """The story, then calm until all is answered and freed. Stops at the first violation."""
     loop = world.loop
     whole = loop.spawn(loop.world, _whole(world, story))
     cover = loop.spawn(loop.world, world.cover.watch())
+
+    def is_over() -> bool:
+        if spectator is not None:
+            spectator.at_rest()
+        return whole.done() or bool(violations)
+
     try:
-        loop.run_until(lambda: whole.done() or bool(violations), STORY_LIMIT_S)
+        loop.run_until(is_over, STORY_LIMIT_S)
         if whole.done():
             whole.result()
         elif not violations:

@@ -20,16 +20,20 @@ REGISTRY: dict[str, Scenario] = {}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
+    """`takes`: which of the world's wishes ("nodes", "minutes") the story heeds."""
+
     name: str
     says: str
     story: Story
+    takes: tuple[str, ...] = ()
 
 
-def scenario(name: str) -> Callable[[Callable[[World], Awaitable[None]]], Story]:
+def scenario(name: str, *takes: str) -> Callable[[Callable[[World], Awaitable[None]]], Story]:
     """Enter a story under a name; the first line of its docstring says what it tells."""
 
     def enter(story: Callable[[World], Awaitable[None]]) -> Story:
-        REGISTRY[name] = Scenario(name, (story.__doc__ or "").strip().splitlines()[0], story)
+        says = (story.__doc__ or "").strip().splitlines()[0]
+        REGISTRY[name] = Scenario(name, says, story, takes)
         return story
 
     return enter
@@ -49,10 +53,10 @@ def other_than(world: World, *nodes: SimNode) -> SimNode:
     return world.rng.choice([node for node in world.running() if node not in nodes])
 
 
-@scenario("join storm")
+@scenario("join storm", "nodes")
 async def join_storm(world: World) -> None:
     """Twenty machines are switched on within a second, each choosing its layers by itself."""
-    for _ in range(20):
+    for _ in range(world.node_count or 20):
         node = world.add(world.serving(None, weight_bytes=world.rng.choice((4500, 7000, 14000))))
         world.start(node)
         await world.sleep(world.rng.random() * 0.05)

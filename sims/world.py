@@ -72,6 +72,10 @@ class World:
         layer_count: int = LAYERS,
     ) -> None:
         self.seed = seed
+        self.node_count: int | None = None
+        """How many machines whoever runs the story wishes for; None: as many as it thinks right."""
+        self.minutes: float | None = None
+        """The same for how long it goes on."""
         self.config = config or quick_config()
         self.loop = SimLoop(seed, fifo=fifo)
         self.net = SimNet(self.loop)
@@ -84,6 +88,8 @@ class World:
         self.requests: list[Request] = []
         self.watchers: list[Watcher] = []
         self.log: deque[LogLine] = deque(maxlen=LOG_MAX)
+        self.listeners: list[Callable[[LogLine], None]] = []
+        """Told of each line of the log as it is written."""
         self.note_counts: Counter[tuple[int, str]] = Counter()
         self.began_s = self.loop.now_s
         self.has_wifi = False
@@ -444,7 +450,10 @@ class World:
 
     def _record(self, who: str, entry: Note) -> None:
         self.loop.mark(entry.event.encode())
-        self.log.append(LogLine(self.now_s, who, entry))
+        line = LogLine(self.now_s, who, entry)
+        self.log.append(line)
+        for listener in self.listeners:
+            listener(line)
 
     # ------------------------------------------------------------ small parts
 
