@@ -16,6 +16,8 @@ from swarm.terms import Address, NodeId
 
 DIAL_PATIENCE_S = 8.0
 """A dial whose outcome nobody reports counts as failed after this time."""
+LASTING_S = 10.0
+"""A link that ends sooner counts as a failed dial: some peers hang up on all we say."""
 PROMPT_S = 0.05
 """News of an absent node is acted on within about this time, unless it was just tried."""
 ENDPOINTS_MAX = 256
@@ -50,6 +52,7 @@ class _Candidate:
     is_dialling: bool = False
     proven: Address | None = None
     """Where the present link was dialled."""
+    linked_at: float = 0.0
     linked_order: int = 0
     """Rises with each link; remembered peers are sorted by it."""
 
@@ -83,8 +86,10 @@ class AddressBook:
     ) -> None:
         """Somebody says that `node` (None: an unknown member) may be reached at `addresses`."""
         usable = [address for address in addresses if self._is_usable(address, node)]
-        if node == self._me or not usable:
+        if not usable:
             return
+        if node == self._me:
+            node = None  # our own id where we are not: a copy of this node, or old news
         if source is Source.SEED:
             self._seeds |= set(usable)
         if node is None:
@@ -112,8 +117,8 @@ class AddressBook:
             return
         self._link_count += 1
         candidate.is_linked, candidate.linked_order = True, self._link_count
-        candidate.failures, candidate.dial_at, candidate.is_dialling = 0, None, False
-        candidate.tried_at = now
+        candidate.dial_at, candidate.is_dialling = None, False
+        candidate.tried_at = candidate.linked_at = now
         if address is None:
             return
         self._absorb(candidate, address)
@@ -130,7 +135,10 @@ class AddressBook:
         candidate = self._candidates.get(node)
         if candidate and candidate.is_linked:
             candidate.is_linked, candidate.proven = False, None
+            has_lasted = now - candidate.linked_at >= LASTING_S
+            candidate.failures = 0 if has_lasted else candidate.failures
             candidate.dial_at = now + self._pause_s(candidate)
+            candidate.failures += not has_lasted
 
     def dial_failed(self, dial: Dial, now: float) -> None:
         """None of the addresses of a `Dial` of this book led to a member."""

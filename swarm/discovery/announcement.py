@@ -33,15 +33,22 @@ class Announcement:
     listen: Address
     protocol_min: int
     protocol_max: int
+    start: str = ""
+    """Letters that keep the entries of two starts under one id apart (a copied home folder)."""
 
     @property
     def instance(self) -> str:
-        return f"{self.node[:INSTANCE_LETTERS]}.{SERVICE_TYPE}"
+        return f"{self._label}.{SERVICE_TYPE}"
 
     @property
     def server(self) -> str:
         """A host name of our own, so that address records of one machine's nodes stay apart."""
-        return f"swarm-{self.node[:INSTANCE_LETTERS]}.local."
+        return f"swarm-{self._label}.local."
+
+    @property
+    def _label(self) -> str:
+        node = self.node[:INSTANCE_LETTERS]
+        return f"{node}-{self.start}" if self.start else node
 
     def properties(self) -> dict[str, str]:
         """The TXT record."""

@@ -14,7 +14,7 @@ from zeroconf import IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from swarm.config import DiscoveryConfig
-from swarm.discovery.announcement import SERVICE_TYPE, Announcement, read_entry
+from swarm.discovery.announcement import SERVICE_TYPE, Announcement, Heard, read_entry
 from swarm.discovery.interfaces import announced_hosts, multicast_hosts
 from swarm.discovery.interfaces_io import InterfaceReader, read_interfaces
 from swarm.notes import Level, NoteSink, note
@@ -193,7 +193,7 @@ class Mdns:
         properties: dict[bytes, Any] = dict(info.properties)
         heard = read_entry(properties, info.parsed_scoped_addresses(), info.port)
         own = self._announcement
-        if heard is None or heard.node == own.node:
+        if heard is None or heard.addresses == self._own_addresses(heard):
             return
         if heard.tag != own.tag:
             pair = (heard.tag, heard.name)
@@ -203,6 +203,14 @@ class Mdns:
         elif heard.addresses:
             self._notes(note("mdns.sighted", Level.DEBUG, node=short(heard.node)))
             self._events.peer_sighted(heard.node, heard.addresses)
+
+    def _own_addresses(self, heard: Heard) -> tuple[Address, ...] | None:
+        """Where this node announced itself, when the entry is of its own id; its id anywhere else
+        is a copy of it, or an entry that is out of date."""
+        if heard.node != self._announcement.node:
+            return None
+        here = {Address(host, self._announcement.listen.port) for host in self._announced}
+        return tuple(address for address in heard.addresses if address in here)
 
     def _tell_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarm.config import GossipConfig
-from swarm.effects import SaveIncarnation
+from swarm.effects import Dial, SaveIncarnation
 from swarm.errors import RemoteProtocolError
 from swarm.gossip.content import check_content
 from swarm.gossip.records import DynamicRecord, StaticRecord
-from swarm.gossip.sealing import Content, Signer, Version, seal
+from swarm.gossip.sealing import Content, Signer, Version, content_of, seal
 from swarm.gossip.seldom import Seldom
 from swarm.gossip.spread import Spread
 from swarm.gossip.store import RecordStore
@@ -20,7 +20,14 @@ from swarm.terms import INCARNATION_LIMIT, Incarnation, short
 JUMP_MAX = 1 << 20
 """An unsigned claim may raise our incarnation by this much: one lie cannot use up the numbers."""
 FOREIGN_PAUSE_S = 2.0
-"""Two clones that outbid each other do so at this pace."""
+FOREIGN_PAUSE_MAX_S = 64.0
+FOREIGN_BIDS_AT_PACE = 8
+"""Two copies that cannot meet outbid each other: so often at this pace, then at pauses that
+double. Long pauses leave the records of the other one standing for that long."""
+FOREIGN_CALM_S = 300.0
+"""After this time without a bid the next one begins at the first pace again."""
+LOOKED_AT_MAX = 8
+"""Addresses of a copy that are dialled at one time."""
 
 
 class Own:
@@ -43,14 +50,22 @@ class Own:
         self._spread = spread
         self._sequence = 0
         self._foreign_at: float | None = None
+        self._foreign_bids = 0
         self._unfit = Seldom()
+        self._heartbeat: list[Heartbeat | None] = [None, None]
+        """The last one, without and with a wish for a reply."""
 
     @property
     def static(self) -> StaticRecord | None:
         return self._store.static(self.me)
 
     def heartbeat(self, *, reply: bool = False) -> Heartbeat:
-        return Heartbeat(self._store.state_hash(), self.incarnation, reply)
+        """One object for as long as nothing changes."""
+        state_hash = self._store.state_hash()
+        last = self._heartbeat[reply]
+        if last is None or (last.state_hash, last.incarnation) != (state_hash, self.incarnation):
+            last = self._heartbeat[reply] = Heartbeat(state_hash, self.incarnation, reply)
+        return last
 
     def records(self) -> tuple[SignedRecord, ...]:
         return self._store.records_of(self.me)
@@ -94,19 +109,39 @@ class Own:
     def foreign(self, record: SignedRecord, now: float) -> bool:
         """A record that our key signed and we did not write. True when our incarnation rose.
 
-        Once it may be from a life whose incarnation was lost; again it is a clone at work.
+        Once it may be from a life whose incarnation was lost; again it is a copy at work. Whoever
+        lives at its addresses is dialled: if that is a copy, both find out.
         """
         if self.has_left or record.incarnation + 1 >= INCARNATION_LIMIT:
             return False
-        if self._foreign_at is not None:
-            if now - self._foreign_at < FOREIGN_PAUSE_S:
-                return False
+        if self._foreign_at is not None and now - self._foreign_at < self._foreign_pause_s(now):
+            return False
+        if self._foreign_bids:
             self._spread.tell(
                 note("member.cloned", Level.WARNING, node=short(self.me), is_self=True)
             )
         self._foreign_at = now
+        self._foreign_bids += 1
+        self._look_for_author(record)
         self._raise_above(record.incarnation, now)
         return True
+
+    def _foreign_pause_s(self, now: float) -> float:
+        if self._foreign_at is not None and now - self._foreign_at > FOREIGN_CALM_S:
+            self._foreign_bids = 0
+        doublings = max(0, self._foreign_bids - FOREIGN_BIDS_AT_PACE)
+        return min(FOREIGN_PAUSE_MAX_S, FOREIGN_PAUSE_S * (1 << min(doublings, 16)))
+
+    def _look_for_author(self, record: SignedRecord) -> None:
+        try:
+            content = content_of(record)
+        except RemoteProtocolError:  # a copy of another build: nothing to learn from it
+            return
+        ours = self.static
+        if isinstance(content, StaticRecord):
+            others = [a for a in content.addresses if ours is None or a not in ours.addresses]
+            for address in others[:LOOKED_AT_MAX]:
+                self._spread.order(Dial((address,), None))
 
     def _raise_above(self, said: int, now: float) -> None:
         contents = [c for c in (self._store.static(self.me), self._store.dynamic(self.me)) if c]
@@ -124,4 +159,4 @@ class Own:
 
 
 def with_health(record: DynamicRecord, score: int) -> DynamicRecord:
-    return replace(record, local_health=score)
+    return record if record.local_health == score else replace(record, local_health=score)

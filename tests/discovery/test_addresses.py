@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from swarm.config import DiscoveryConfig
-from swarm.discovery.addresses import DIAL_PATIENCE_S, ENDPOINTS_MAX, AddressBook, Source
+from swarm.discovery.addresses import DIAL_PATIENCE_S, ENDPOINTS_MAX, LASTING_S, AddressBook, Source
 from swarm.effects import Dial
 from swarm.terms import Address, NodeId
 
@@ -75,12 +75,44 @@ def test_own_addresses_are_never_dialled() -> None:
     peers.own_addresses((at(1),))
     peers.sighted(None, (at(1),), Source.SEED, 0.0)
     peers.sighted(A, (at(1),), Source.GOSSIP, 0.0)
-    peers.sighted(ME, (at(9),), Source.MDNS, 0.0)
+    peers.sighted(ME, (at(1),), Source.MDNS, 0.0)
     assert peers.next_deadline() is None
     peers.sighted(None, (Address("localhost", 7000),), Source.SEED, 0.0)
     peers.reached_self(Address("localhost", 7000))
     peers.sighted(None, (Address("localhost", 7000),), Source.SEED, 1.0)
     assert peers.next_deadline() is None
+
+
+def test_the_own_id_at_another_address_is_looked_at() -> None:
+    """A copy of this node may live there: whoever is dialled finds out."""
+    peers = book()
+    peers.own_addresses((at(1),))
+    peers.sighted(ME, (at(1), at(9)), Source.MDNS, 0.0)
+    assert dials(peers, 1.0) == [Dial((at(9),), None)]
+    peers.reached_self(at(9))
+    peers.sighted(ME, (at(9),), Source.MDNS, 2.0)
+    assert peers.next_deadline() is None
+
+
+def test_links_that_do_not_last_are_made_ever_more_slowly() -> None:
+    """A peer that hangs up after every link-up is dialled about as often as an absent one."""
+    peers = book()
+    peers.sighted(A, (at(1),), Source.SEED, 0.0)
+    now, moments = 0.0, []
+    while now < 600.0:
+        due = peers.next_deadline()
+        assert due is not None
+        now = max(now, due)
+        if dials(peers, now):
+            moments.append(now)
+            peers.link_up(A, at(1), now + 0.01)
+            peers.link_down(A, now + 0.1)
+    assert len(moments) < 60
+    peers.link_up(A, at(1), now)
+    peers.link_down(A, now + LASTING_S)
+    due = peers.next_deadline()
+    assert due is not None
+    assert due <= now + LASTING_S + 1.5 * CONFIG.redial_min_s
 
 
 def test_an_address_that_we_left_may_be_anothers() -> None:
