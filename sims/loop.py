@@ -99,6 +99,12 @@ class Network:
     ) -> asyncio.AbstractServer:
         raise NotImplementedError
 
+    def machine_slept(self, machine: Machine) -> None:
+        """What is under way to it does not arrive."""
+
+    def machine_woke(self, machine: Machine) -> None:
+        """Its kernel's timers go on."""
+
 
 class SimLoop(asyncio.AbstractEventLoop):
     """`fifo`: no drawing; processes take turns in the order in which they became ready."""
@@ -129,7 +135,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """A stream of its own for each purpose: a draw more in one moves no other."""
         return Random(f"{self.seed}/{name}")
 
-    def mark(self, data: bytes) -> None:
+    def mark(self, data: bytes | memoryview) -> None:
         """Make `data` part of the trace."""
         self.trace = ((self.trace ^ zlib.crc32(data)) * TRACE_FACTOR) & TRACE_MASK
 
@@ -166,9 +172,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     def sleep_machine(self, machine: Machine) -> None:
         """Suspend: the clock stands still and nothing runs until `wake_machine`."""
         machine.fall_asleep(self.now_ns)
+        if self.network is not None:
+            self.network.machine_slept(machine)
 
     def wake_machine(self, machine: Machine, processes: list[Process]) -> None:
         machine.wake(self.now_ns)
+        if self.network is not None:
+            self.network.machine_woke(machine)
         for process in processes:
             self._resume(process)
 
