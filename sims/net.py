@@ -78,6 +78,8 @@ class SimNet(Network):
         self._machines: dict[str, Machine] = {}
         self._paths: dict[tuple[int, int], Path] = {}
         self._profiles: dict[tuple[int, int], Profile] = {}
+        self.move_listeners: list[Callable[[Machine], None]] = []
+        """Told of changed addresses."""
         loop.network = self
 
     def add(self, machine: Machine) -> None:
@@ -288,6 +290,8 @@ class SimNet(Network):
                     pipe.sever()
                 for each in (end, other):
                     each.keepalive.watch()
+        for told in self.move_listeners:
+            told(machine)
 
     def counters(self, machine: Machine) -> Counters:
         host = self._hosts[machine.number]
