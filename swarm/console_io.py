@@ -201,6 +201,8 @@ def _sentence(entry: Note) -> str | None:
         return f"{said.get('model')} is not complete: nobody serves its first or its last part."
     if entry.event == "node.leaving" and entry.get("sessions"):
         return f"Leaving the swarm: {said['sessions']} running answers move to other nodes first."
+    if entry.event == "node.copied":
+        return (YIELDING if entry.get("yields") else KEEPING).format_map(_Fields(said))
     template = SENTENCES.get(entry.event)
     return template.format_map(_Fields(said)) if template else None
 
@@ -214,6 +216,14 @@ class _Fields(dict[str, str]):
         return "?"
 
 
+YIELDING = (
+    "This machine's identity is also in use at {address}: was its home folder, or its whole disk, "
+    "copied? The other machine keeps it, and this one now takes a new identity."
+)
+KEEPING = (
+    "A copy of this machine's identity was found at {address}: was its home folder, or its whole "
+    "disk, copied? The other machine takes a new identity, and this one keeps its own."
+)
 SENTENCES = {
     "swarm.open": "This node joins the open swarm: anyone on this network may join it too, and "
     "nodes that serve layers can read what passes through them.",
@@ -224,6 +234,11 @@ SENTENCES = {
     "key.made": "This machine has started a new swarm and made a key for it.",
     "node.listening": "Node {node} listens for other nodes on {address}.",
     "node.leaving": "Leaving the swarm.",
+    "node.renewed": "The new identity of this machine is {node}; its old key is kept in {kept}.",
+    "node.copy_reported": "Another node says that this machine's identity is also in use at "
+    "{address}. This node looks there.",
+    "link.copied": "Two machines, {address} and {other}, use the identity of node {peer}, as after "
+    "a copy of a home folder; both were told.",
     "gateway.listening": "The gateway is at {url}/v1: any OpenAI client can use it, and "
     "`swarm chat` talks to it.",
     "shard.intended": "This node is about to take layers {layers} of {model}.",

@@ -39,6 +39,7 @@ from swarm.home_io import Home
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.handshake import Credentials
 from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey, node_id_of, verify
+from swarm.link.instances import draw_instance
 from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
@@ -56,6 +57,8 @@ MEMORY_SHARE = 0.7
 NAME_LETTERS_MAX = 128
 """Of a node's or a model's name as others see it."""
 WORKER_LINE_SHOWN = 500
+START_LETTERS = 8
+"""Of a start's instance, in the names of its mDNS entries."""
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 FOREIGN_LISTEN_S = 1.5
 """How long a first start listens for swarms that it might have been meant to join."""
@@ -118,12 +121,38 @@ def _config(home: Home, options: JoinOptions) -> Config:
 
 async def _main(options: JoinOptions, home: Home, config: Config, console: Console) -> int:
     key = await _swarm_key(options, home, config, console)
-    node = _Node(options, home, config, console, key)
-    await node.start()
+    asked = _asked_to_leave()
+    while True:
+        node = _Node(options, home, config, console, key)
+        await node.start()
+        try:
+            await node.until_its_end(asked)
+        finally:
+            await node.stop()
+        if asked.is_set() or node.keeper is None:
+            return 0
+        _take_new_identity(home, console, node.id, node.keeper)
+
+
+def _asked_to_leave() -> asyncio.Event:
+    """Set by the first Ctrl-C or termination signal."""
+    asked = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    return asked
+
+
+def _take_new_identity(home: Home, console: Console, old: NodeId, keeper: Address) -> None:
     try:
-        return await node.until_told_to_leave()
-    finally:
-        await node.stop()
+        kept = home.renew_node_seed(short(old), secrets.token_bytes)
+    except ConfigError as error:
+        raise ConfigError(
+            f"this machine's identity is also in use at {keeper} (a copied home folder?), and a new"
+            f" one cannot be stored here: {error}"
+        ) from error
+    fresh = Identity(home.node_seed(secrets.token_bytes)).node_id
+    console.note(note("node.renewed", Level.WARNING, node=short(fresh), kept=str(kept)))
 
 
 # -------------------------------------------------------------------- the swarm's key
@@ -265,6 +294,7 @@ class _Node:
         self._console = console
         self._key = key
         self._identity = Identity(home.node_seed(secrets.token_bytes))
+        self._instance = draw_instance(secrets.token_bytes, time.time())
         self._incarnation = Incarnation(home.next_incarnation())
         self._name = printable(options.name or socket.gethostname())[:NAME_LETTERS_MAX]
         self._stack = contextlib.AsyncExitStack()
@@ -275,7 +305,11 @@ class _Node:
         watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
         surroundings = Surroundings(time.monotonic, secrets.token_bytes, self._console.note)
         credentials = Credentials(
-            self._identity, self._key, self._incarnation, aes=aes_in_hardware()
+            self._identity,
+            self._key,
+            self._incarnation,
+            aes=aes_in_hardware(),
+            instance=self._instance,
         )
         events = _Late()
         self._links = TcpLinks(credentials, config.link, events, surroundings)
@@ -291,33 +325,38 @@ class _Node:
             await self._start_mdns()
         self._watching = loop.create_task(watch.run())
 
-    async def until_told_to_leave(self) -> int:
-        """Ctrl-C, a termination signal, or `swarm leave`."""
-        loop = asyncio.get_running_loop()
-        asked = asyncio.Event()
+    @property
+    def id(self) -> NodeId:
+        return self._identity.node_id
+
+    @property
+    def keeper(self) -> Address | None:
+        """Where the node lives that this node's identity belongs to from now on."""
+        return self._io.keeper
+
+    async def until_its_end(self, asked: asyncio.Event) -> None:
+        """`asked` (Ctrl-C, a termination signal), `swarm leave`, or the loss of its identity."""
+        await _first_of(asked, self._io.left, self._io.identity_lost)
+        if self._io.left.is_set():
+            return
+        grace_s = self._config.gateway.leave_grace_s
+        self._gateway.refuse_new()
+        if not asked.is_set():
+            await self._io.hand_over(grace_s)
+            return
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError):
-                loop.add_signal_handler(number, asked.set)
-        by_signal = loop.create_task(asked.wait())
-        by_command = loop.create_task(self._io.left.wait())
-        by_signal.add_done_callback(lambda _: by_command.cancel())
-        by_command.add_done_callback(lambda _: by_signal.cancel())
-        await asyncio.gather(by_signal, by_command, return_exceptions=True)
-        if asked.is_set():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                with contextlib.suppress(NotImplementedError):
-                    loop.remove_signal_handler(number)
-            self._console.say("To stop at once, press Ctrl-C again.")
-            self._gateway.refuse_new()
-            await self._io.leave(self._config.gateway.leave_grace_s)
-        return 0
+                asyncio.get_running_loop().remove_signal_handler(number)
+        self._console.say("To stop at once, press Ctrl-C again.")
+        await self._io.leave(grace_s)
 
     async def stop(self) -> None:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         self._home.forget_gateway()
         await self._stack.aclose()
-        await self._links.close_all("the node stops")
+        reason = "the node stops" if self.keeper is None else "the node takes a new identity"
+        await self._links.close_all(reason)
 
     # ------------------------------------------------------------ building
 
@@ -412,10 +451,25 @@ class _Node:
             listen=self._bound,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
+            start=self._instance.hex()[-START_LETTERS:],
         )
         mdns = Mdns(announcement, self._config.discovery, self._io, self._console.note)
         await mdns.start()
         self._stack.push_async_callback(mdns.stop)
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(event.wait()) for event in events]
+
+    def end_all(_: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            task.cancel()
+
+    for task in tasks:
+        task.add_done_callback(end_all)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Late:

@@ -1,6 +1,7 @@
 """The folder of one node on disk: its key, the swarm's key, counters, peers, the way to it.
 
 node.key          32-byte seed of the node's identity            mode 0600
+node-ID.key       seeds given up because another machine uses them too
 key               the swarm key in text form                     mode 0600
 incarnation       restart counter, raised before every start
 peers.json        endpoints that answered last time
@@ -56,6 +57,16 @@ class Home:
         if len(seed) != SEED_BYTES:
             raise ConfigError(f"{file} is damaged; remove it to get a new identity")
         return seed
+
+    def renew_node_seed(self, label: str, entropy: Callable[[int], bytes]) -> Path:
+        """A fresh seed takes the place of the present one, which is kept under `label`.
+
+        Returns where. Raises ConfigError when the folder cannot be written.
+        """
+        kept = self.path / f"node-{label}.key"
+        self._write(kept, self.node_seed(entropy).hex(), secret=True)
+        self._write(self.path / "node.key", entropy(SEED_BYTES).hex(), secret=True)
+        return kept
 
     def swarm_key(self) -> SwarmKey | None:
         file = self.path / "key"

@@ -116,7 +116,8 @@ class NodeCore:
         if not self._picture.leaving:
             self._picture.leaving = True
             self._publish(now)
-            self._say_farewell(now)
+            self._tell("node.leaving", sessions=self._relay.session_count())
+            self.hand_over(now)
 
     def hand_over(self, now: float) -> None:
         """Another node goes on under this identity: sessions move away, but nobody departs."""

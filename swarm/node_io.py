@@ -140,8 +140,9 @@ class NodeIo:
         self._idle = asyncio.Event()
         self.left = asyncio.Event()
         self.identity_lost = asyncio.Event()
-        """Set when another living node keeps this node's identity: `hand_over`, stop, and start
-        anew under a fresh one."""
+        """Set when another living node, the `keeper`, keeps this node's identity: `hand_over`,
+        stop, and start anew under a fresh one."""
+        self.keeper: Address | None = None
         self._copies: set[Address] = set()
 
     # ------------------------------------------------------------ life
@@ -222,6 +223,7 @@ class NodeIo:
             self._tell(note("node.copied", Level.WARNING, address=str(address), yields=yields))
         if yields:
             self.identity_lost.set()
+            self.keeper = self.keeper or address
 
     def copy_reported(self, address: Address) -> None:
         self._tell(note("node.copy_reported", Level.WARNING, address=str(address)))

@@ -86,6 +86,7 @@ def test_every_sentence_is_one_with_a_full_stop() -> None:
         "model": "m", "layers": "0:4", "reason": "it is cut short.", "restart_s": 1.0, "tag": "t",
         "node": "n", "node_name": "anna", "address": "1.2.3.4:5", "url": "http://x:1",
         "missing": "4:6", "cause": "no interface", "sessions": 0,
+        "peer": "p", "other": "5.6.7.8:9", "kept": "/home/node-n.key",
     }  # fmt: skip
     for event in SENTENCES:
         screen = Screen()
@@ -94,6 +95,11 @@ def test_every_sentence_is_one_with_a_full_stop() -> None:
         assert line[0].isupper() or line.startswith("m "), line
         assert line.endswith((".", "PORT.")) and ".." not in line and "?" not in line, line
     screen = Screen()
+    for yields, said in ((True, "this one now takes"), (False, "this one keeps")):
+        screen.console.note(note("node.copied", address="1.2.3.4:5", yields=yields))
+        text = screen.read()[0]
+        assert "1.2.3.4:5" in text and said in text
+        screen = Screen()
     for sessions, missing in ((0, "4:6"), (2, "")):
         screen.console.note(note("node.leaving", sessions=sessions))
         screen.console.note(note("model.uncovered", model="m", missing=missing))
@@ -134,10 +140,10 @@ def test_json_warns_of_the_open_swarm(tmp_path: Path) -> None:
 def test_a_node_says_where_it_listens_in_both_forms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def at_once(self: Any) -> int:
-        return 0
+    async def at_once(self: Any, asked: asyncio.Event) -> None:
+        """Its end comes at once."""
 
-    monkeypatch.setattr(daemon._Node, "until_told_to_leave", at_once)
+    monkeypatch.setattr(daemon._Node, "until_its_end", at_once)
     for as_json_lines in (True, False):
         screen = Screen(as_json_lines=as_json_lines)
         home = Home(tmp_path / str(as_json_lines))
