@@ -120,10 +120,8 @@ class NodeCore:
             self.hand_over(now)
 
     def hand_over(self, now: float) -> None:
-        """Another node goes on under this identity: sessions move away, but nobody departs."""
-        self._say_farewell(now)
-
-    def _say_farewell(self, now: float) -> None:
+        """Ask every origin to move its session away. By itself this announces no departure: another
+        node may go on under this identity."""
         for origin, failed in self._relay.farewells():
             self._deliver(origin, failed, now)
         self._tell("node.leaving", sessions=self._relay.session_count())
