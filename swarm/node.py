@@ -124,7 +124,6 @@ class NodeCore:
         node may go on under this identity."""
         for origin, failed in self._relay.farewells():
             self._deliver(origin, failed, now)
-        self._tell("node.leaving", sessions=self._relay.session_count())
         self._settle(now)
 
     def depart(self, now: float) -> None:
