@@ -292,7 +292,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         end_ns = FOREVER_NS if limit_s == float("inf") else self.now_ns + int(limit_s * SECOND_NS)
         with self._running():
             while not done():
-                if self._step_instant(end_ns):
+                if self._run_ready() or self._advance(end_ns):
                     continue
                 if not self._timers and not done():
                     raise Deadlock("nothing is ready and no timer is set")
@@ -303,7 +303,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + int(duration_s * SECOND_NS)
         with self._running():
-            while self._step_instant(end_ns):
+            while self._run_ready() or self._advance(end_ns):
                 pass
             self.now_ns = end_ns
 
@@ -316,14 +316,20 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise Deadlock(f"{error}; waiting: {_where(task)}") from None
         return task.result()
 
-    def _step_instant(self, end_ns: int) -> bool:
-        """Run all that is ready; then move on to the next timer's time. False: none before end."""
+    def _run_ready(self) -> bool:
+        """Run all that is ready at this instant. Whether there was anything."""
+        if not self._runnable:
+            return False
         steps = 0
         while self._runnable:
             self._run_one(self._next_process())
             steps += 1
             if steps > STEPS_AT_ONE_INSTANT_MAX:
                 raise Livelock(f"at {self.now_s} s, last in {self.current}")
+        return True
+
+    def _advance(self, end_ns: int) -> bool:
+        """Move on to the next timer's time. False: there is none before the end."""
         timers = self._timers
         while timers and timers[0][3]._cancelled:
             heapq.heappop(timers)
