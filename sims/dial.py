@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sims.loop import SimLoop
 from sims.machine import SECOND_NS, Machine, Process
-from sims.stream import End, SimSocket, SimTransport, error
+from sims.sockets import End, SimSocket, error
+from sims.stream import SimTransport
 
 if TYPE_CHECKING:
     from sims.net import SimNet

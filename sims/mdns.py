@@ -15,12 +15,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sims.loop import SimHandle, SimLoop
 from sims.machine import SECOND_NS, Machine, Process
 from sims.net import ANY_HOSTS, SimNet
 from swarm.discovery.announcement import Announcement, read_entry
-from swarm.discovery.mdns_io import FOREIGN_MAX, DiscoveryEvents
+
+if TYPE_CHECKING:
+    from swarm.discovery.mdns_io import DiscoveryEvents
 
 FIRST_QUERY_S = (0.020, 0.120)
 QUERY_PAUSES_S = (1.0, 4.0, 9.0)
@@ -31,6 +34,8 @@ ANSWER_AGAIN_S = 1.0
 """An entry is multicast at most once in this time, whoever asks."""
 TTL_S = 4500.0
 REFRESH_S = 0.75 * TTL_S
+FOREIGN_MAX = 64
+"""Foreign swarms told apart, as in `mdns_io`."""
 RESCAN_S = 5.0
 """How long a node takes at most to notice that its addresses have changed."""
 

@@ -20,7 +20,8 @@ from sims.loop import Network, SimLoop
 from sims.machine import SECOND_NS, Machine, Process
 from sims.path import Line, Path
 from sims.pipe import Pipe
-from sims.stream import End, SimTransport, error
+from sims.sockets import End, error
+from sims.stream import SimTransport
 from sims.wire import LOOPBACK, WIRED, Profile, Radio, in_a_row
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -273,7 +274,7 @@ class SimNet(Network):
 
     def machine_woke(self, machine: Machine) -> None:
         for end in self._ends(machine):
-            end.out.wake()
+            end.out.recovery.wake()
             end.keepalive.watch()
 
     def move(self, machine: Machine, hosts: tuple[str, ...]) -> None:

@@ -113,7 +113,7 @@ class Path:
         self.radios = radios
         self.delays = delays_ns(profile)
         self.loss = profile.loss
-        self.until_loss = packets_until_loss(profile.loss, self.random)
+        self.plan_loss()
 
     def changed(self) -> None:
         """Cuts or clogs have changed, here or on the way back."""
@@ -136,8 +136,12 @@ class Path:
         self.until_loss -= 1 + size // PACKET_BYTES
         if self.until_loss >= 0:
             return False
-        self.until_loss = packets_until_loss(self.loss, self.random)
+        self.plan_loss()
         return True
+
+    def plan_loss(self) -> None:
+        """Draw how many packets pass before the next is lost."""
+        self.until_loss = packets_until_loss(self.loss, self.random)
 
     @property
     def typical_ns(self) -> int:

@@ -8,115 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from sims.machine import SECOND_NS
-from sims.pipe import OUTSTANDING_BYTES_MAX, RST, USER_TIMEOUT_EXTRA_NS, Chunk, Pipe
+from sims.pipe import OUTSTANDING_BYTES_MAX, RST, Chunk, Pipe
+from sims.recovery import USER_TIMEOUT_EXTRA_NS
+from sims.sockets import End, Keepalive, SimSocket, error
 
 if TYPE_CHECKING:
-    from sims.loop import SimHandle, SimLoop
+    from sims.loop import SimLoop
     from sims.machine import Process
 
 HIGH_WATER_BYTES = 64 * 1024
 """asyncio's default for `set_write_buffer_limits`."""
-
-End = tuple[str, int]
-
-
-def error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
-
-
-class SimSocket:
-    """What `get_extra_info("socket")` gives: names, and options that matter here."""
-
-    family = socket.AF_INET
-    type = socket.SOCK_STREAM
-    proto = socket.IPPROTO_TCP
-
-    def __init__(self, local: End, remote: End | None, transport: SimTransport | None) -> None:
-        self._local = local
-        self._remote = remote
-        self._transport = transport
-
-    def getsockname(self) -> End:
-        return self._local
-
-    def getpeername(self) -> End:
-        if self._remote is None:
-            raise error(errno.ENOTCONN)
-        return self._remote
-
-    def fileno(self) -> int:
-        return -1
-
-    def setsockopt(self, level: int, option: int, value: Any) -> None:
-        if self._transport is not None:
-            self._transport.set_option(level, option, int(value))
-
-
-class Keepalive:
-    """Probes of an idle connection, run only while something is wrong with its path.
-
-    Linux: with TCP_USER_TIMEOUT set, that time counts instead of the number of probes.
-    """
-
-    def __init__(self, transport: SimTransport) -> None:
-        self.is_on = False
-        self.idle_ns = 7200 * SECOND_NS
-        self.interval_ns = 75 * SECOND_NS
-        self.count = 9
-        self._transport = transport
-        self._probes = 0
-        self._event: SimHandle | None = None
-
-    def watch(self) -> None:
-        """Something may be wrong: look whether the other end still answers, when it is due."""
-        transport = self._transport
-        if self.is_on and self._event is None and not transport.is_shut:
-            self._arm(transport.alive_ns + self.idle_ns)
-
-    def cancel(self) -> None:
-        if self._event is not None:
-            self._event.cancel()
-            self._event = None
-
-    def _arm(self, at_ns: int) -> None:
-        loop = self._transport.loop
-        self._event = loop.post(max(at_ns, loop.now_ns), loop.world, self._probe)
-
-    def _probe(self) -> None:
-        self._event = None
-        transport, out = self._transport, self._transport.out
-        now_ns, path = transport.loop.now_ns, out.path
-        idle_ns = now_ns - transport.alive_ns
-        if idle_ns < self.idle_ns or out.unacked_ns >= 0 or not path.source.is_on_air:
-            self._probes = 0
-            self._arm(max(transport.alive_ns, now_ns - self.interval_ns) + self.idle_ns)
-            return
-        if not out.is_severed and path.is_passable and path.is_acknowledged:
-            self._probes = 0
-            transport.heard_ns = now_ns
-            if out.is_refused:
-                out.bounce_probe()
-            elif path.is_troubled:
-                self._arm(now_ns + self.idle_ns)
-            return
-        if self._is_enough(idle_ns):
-            transport.time_out()
-            return
-        self._probes += 1
-        self._arm(now_ns + self.interval_ns)
-
-    def _is_enough(self, idle_ns: int) -> bool:
-        timeout_ns = self._transport.user_timeout_ns
-        if timeout_ns:
-            return self._probes > 0 and idle_ns >= timeout_ns
-        return self._probes >= self.count
 
 
 class SimTransport(asyncio.Transport):
@@ -275,10 +182,10 @@ class SimTransport(asyncio.Transport):
             view = memoryview(data)
             self.out.send(view[:room], room)
             chunk, size = view[room:], size - room
-        if not self._unsent_size:
-            self._fear_shut_window()
         self._unsent.append(chunk)
         self._unsent_size += size
+        if len(self._unsent) == 1:
+            self._fear_shut_window()
         self._pause_if_full()
 
     @property
@@ -315,17 +222,17 @@ class SimTransport(asyncio.Transport):
     def _fear_shut_window(self) -> None:
         """TCP_USER_TIMEOUT also counts time in which the other end does not read."""
         if self.user_timeout_ns:
-            out = self.out
-            delay_ns = self.user_timeout_ns + USER_TIMEOUT_EXTRA_NS
-            out.after(delay_ns, self._check_window, out.bytes_sent - out.outstanding)
+            self.out.room_ns = self.loop.now_ns
+            self._watch_window()
 
-    def _check_window(self, read_before: int) -> None:
+    def _watch_window(self) -> None:
         if self.is_shut or not self._unsent_size:
             return
-        if self.out.bytes_sent - self.out.outstanding == read_before:
-            self.time_out()
+        due_ns = self.out.room_ns + self.user_timeout_ns + USER_TIMEOUT_EXTRA_NS
+        if due_ns <= self.loop.now_ns:
+            self.out.give_up()
         else:
-            self._fear_shut_window()
+            self.loop.post(due_ns, self.loop.world, self._watch_window)
 
     # ------------------------------------------------------------ what arrives
 
@@ -479,7 +386,7 @@ class SimTransport(asyncio.Transport):
     def alive_ns(self) -> int:
         """When the other end last gave a sign of life, acknowledgements included."""
         out = self.out
-        return self.heard_ns if out.unacked_ns >= 0 else max(self.heard_ns, out.sent_ns)
+        return self.heard_ns if out.recovery.unacked_ns >= 0 else max(self.heard_ns, out.sent_ns)
 
     def set_option(self, level: int, option: int, value: int) -> None:
         keepalive = self.keepalive
@@ -493,7 +400,7 @@ class SimTransport(asyncio.Transport):
             return
         if option == socket.TCP_USER_TIMEOUT:
             self.user_timeout_ns = value * 1_000_000
-            self.out.rearm()
+            self.out.recovery.rearm()
         elif option == socket.TCP_KEEPIDLE:
             keepalive.idle_ns = value * SECOND_NS
         elif option == socket.TCP_KEEPINTVL:
