@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import math
 import zlib
 from asyncio import events
 from collections import deque
@@ -240,7 +241,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> SimHandle:
         process = self.current
-        local_ns = process.machine.local_ns(self.now_ns) + max(0, int(delay * SECOND_NS))
+        local_ns = process.machine.local_ns(self.now_ns) + max(0, math.ceil(delay * SECOND_NS))
         return self._timer(local_ns, callback, args, context)
 
     def call_at(  # type: ignore[override]
@@ -250,7 +251,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> SimHandle:
-        return self._timer(int(when * SECOND_NS), callback, args, context)
+        return self._timer(math.ceil(when * SECOND_NS), callback, args, context)
 
     def post(
         self, when_ns: int, process: Process, callback: Callable[..., object], *args: Any
