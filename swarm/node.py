@@ -37,12 +37,14 @@ from swarm.messages import (
     Resume,
     RunFailed,
     Step,
+    Summary,
     Suspicion,
     Token,
     Verdict,
 )
 from swarm.node_picture import About as About
 from swarm.node_picture import Picture
+from swarm.node_view import interest_in
 from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
@@ -151,8 +153,9 @@ class NodeCore:
     ) -> None:
         """`address`: where the peer was dialled; None when it dialled us."""
         self._picture.links[peer] = None
-        self._gossip.link_up(peer, incarnation, now)
+        self._gossip.link_up(peer, incarnation, now, is_dialled=address is not None)
         self._book.link_up(peer, address, now)
+        self._gossip.seeds(self._book.seed_nodes())
         self._out.append(SavePeers(self._book.remembered()))
         for message in self._reach.link_up(peer):
             self._deliver(peer, message, now)
@@ -172,6 +175,7 @@ class NodeCore:
     def link_measured(self, speed: LinkSpeed, now: float) -> None:
         if speed.peer in self._picture.links:
             self._picture.links[speed.peer] = speed
+            self._gossip.measured(speed.peer, speed.rtt_s)
 
     def heard(self, peer: NodeId, now: float) -> None:
         self._gossip.heard(peer, now)
@@ -182,6 +186,7 @@ class NodeCore:
     ) -> None:
         self._book.dial_failed(Dial(addresses, expected), now)
         if expected is not None:
+            self._gossip.dial_failed(expected, now)
             self._reach.dial_failed(expected, self._picture.life_of(expected), now)
         self._settle(now)
 
@@ -244,6 +249,8 @@ class NodeCore:
 
     def loop_lag(self, lag_s: float, now: float) -> None:
         self._gossip.loop_lag(lag_s, now)
+        if lag_s >= self.config.gossip.link_silence_max_s:
+            self._book.network_changed(now)
         self._sentinel.vigil.stalled(lag_s, now)
         self._origins.stalled(lag_s)
 
@@ -324,7 +331,7 @@ class NodeCore:
             case Release():
                 self._relay.release(peer, message)
             case (
-                Heartbeat() | Records() | Digest() | Suspicion() | Verdict()
+                Heartbeat() | Records() | Summary() | Digest() | Suspicion() | Verdict()
                 | ProbeRequest() | ProbeAnswer()
             ):  # fmt: skip
                 self._gossip.receive(peer, message, now)
@@ -399,6 +406,7 @@ class NodeCore:
                 continue
             if member.static is not None and member.static.addresses:
                 self._book.sighted(node, member.static.addresses, Source.GOSSIP, now)
+            self._book.stands(node, interest_in(member), now)
             if member.state in (MemberState.DEAD, MemberState.LEFT):
                 detail = f"it is {member.state.value}"
                 self._origins.node_failed(node, FailureCode.UNREACHABLE, detail, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from swarm.discovery.addresses import Interest
 from swarm.gossip.membership import Member
 from swarm.gossip.records import StaticRecord
 from swarm.hosting import Rival
@@ -65,6 +66,17 @@ def swarm_view(
         wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
     ordered = tuple(sorted(candidates, key=lambda c: c.node))
     return SwarmView(ordered, wires, unlinked=frozenset(unlinked))
+
+
+def interest_in(member: Member) -> Interest:
+    """What a link to the member is worth."""
+    match member.state:
+        case MemberState.DEAD:
+            return Interest.ABSENT
+        case MemberState.LEFT:
+            return Interest.DEPARTED
+        case _:
+            return Interest.WANTED if member.wanted else Interest.RESTING
 
 
 def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec]:

@@ -2,13 +2,19 @@
 
 Sources only propose; a link proves. A candidate is a node known by its id, or an endpoint whose
 node is not known yet. Absent ones are tried for ever, ever more slowly, never two dials at once.
+Members that live and to which no link is wanted are left in peace.
+
+Deadlines are asked for at every message, so that the earliest is kept, and sought anew only when
+its owner is dialled or needs no dial any more.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from typing import assert_never
 
 from swarm.config import DiscoveryConfig
 from swarm.effects import Dial, Effect
@@ -38,6 +44,19 @@ class Source(Enum):
     """A link was up there."""
 
 
+class Interest(Enum):
+    """What a link to a node is worth at present."""
+
+    WANTED = "wanted"
+    """It lives and should be linked; also whatever nobody has judged yet."""
+    RESTING = "resting"
+    """It lives, and a link is not needed."""
+    ABSENT = "absent"
+    """It was lost: tried for ever."""
+    DEPARTED = "departed"
+    """It left in good order, and will dial when it is back."""
+
+
 @dataclass(slots=True)
 class _Candidate:
     key: Key
@@ -55,6 +74,11 @@ class _Candidate:
     linked_at: float = 0.0
     linked_order: int = 0
     """Rises with each link; remembered peers are sorted by it."""
+    interest: Interest = Interest.WANTED
+    lost_at: float | None = None
+    """When its last link ended, if that had lasted."""
+    told: tuple[Address, ...] = ()
+    """What gossip said last."""
 
 
 class AddressBook:
@@ -68,7 +92,13 @@ class AddressBook:
         self._reached_self: set[Address] = set()
         self._seeds: set[Address] = set()
         self._candidates: dict[Key, _Candidate] = {}
+        self._proven: dict[Address, Key] = {}
+        """Where links stand that were dialled."""
         self._link_count = 0
+        self._due: float | None = math.inf
+        """When the next dial is; None: to be sought."""
+        self._absent_count = 0
+        """Dials waiting, as of the last time that all were looked at."""
 
     # ------------------------------------------------------------ facts
 
@@ -79,7 +109,30 @@ class AddressBook:
     def reached_self(self, address: Address) -> None:
         """A dial to `address` ended at this very node."""
         self._reached_self.add(address)
-        self._candidates.pop(address, None)
+        self._drop(address)
+
+    def stands(self, node: NodeId, interest: Interest, now: float) -> None:
+        """How the swarm sees the node now, and whether this node wants a link to it."""
+        candidate = self._candidates.get(node)
+        if candidate is None or candidate.interest is interest:
+            return
+        candidate.interest = interest
+        if candidate.is_linked:
+            return
+        match interest:
+            case Interest.WANTED:
+                self._hasten(candidate, now, fresh=True)
+            case Interest.RESTING:
+                candidate.is_dialling = False
+                self._dial_at(candidate, None)
+            case Interest.ABSENT:
+                candidate.failures = 0
+                self._dial_at(candidate, now + self._pause_s(candidate, now))
+            case Interest.DEPARTED:
+                candidate.is_dialling = False
+                self._dial_at(candidate, now + self._pause_s(candidate, now))
+            case _:
+                assert_never(interest)
 
     def sighted(
         self, node: NodeId | None, addresses: tuple[Address, ...], source: Source, now: float
@@ -99,6 +152,8 @@ class AddressBook:
         candidate = self._candidate(node)
         if candidate is None:
             return
+        if source is Source.GOSSIP:
+            candidate.told = addresses
         for address in usable:
             self._absorb(candidate, address)
         fresh = [address for address in usable if address not in candidate.addresses]
@@ -117,7 +172,8 @@ class AddressBook:
             return
         self._link_count += 1
         candidate.is_linked, candidate.linked_order = True, self._link_count
-        candidate.dial_at, candidate.is_dialling = None, False
+        candidate.is_dialling = False
+        self._dial_at(candidate, None)
         candidate.tried_at = candidate.linked_at = now
         if address is None:
             return
@@ -128,22 +184,31 @@ class AddressBook:
                 self._dial_missed(other, now)
         others = [known for known in candidate.addresses if known != address]
         self._set_addresses(candidate, [address, *others])
+        if candidate.proven is not None:
+            self._proven.pop(candidate.proven, None)
         candidate.proven = address
+        self._proven[address] = candidate.key
 
     def link_down(self, node: NodeId, now: float) -> None:
-        """The link to `node` is gone: try to find it again."""
+        """The link to `node` is gone: try to find it again, unless no link is needed."""
         candidate = self._candidates.get(node)
-        if candidate and candidate.is_linked:
-            candidate.is_linked, candidate.proven = False, None
-            has_lasted = now - candidate.linked_at >= LASTING_S
-            candidate.failures = 0 if has_lasted else candidate.failures
-            candidate.dial_at = now + self._pause_s(candidate)
-            candidate.failures += not has_lasted
+        if candidate is None or not candidate.is_linked:
+            return
+        if candidate.proven is not None:
+            self._proven.pop(candidate.proven, None)
+        candidate.is_linked, candidate.proven = False, None
+        has_lasted = now - candidate.linked_at >= LASTING_S
+        candidate.failures = 0 if has_lasted else candidate.failures
+        candidate.lost_at = now if has_lasted else None
+        if candidate.interest is not Interest.RESTING:
+            self._dial_at(candidate, now + self._pause_s(candidate, now))
+        candidate.failures += not has_lasted
 
     def dial_failed(self, dial: Dial, now: float) -> None:
         """None of the addresses of a `Dial` of this book led to a member."""
+        tried = set(dial.addresses)
         for candidate in self._candidates.values():
-            if set(candidate.addresses) & set(dial.addresses):
+            if candidate.is_dialling and not tried.isdisjoint(candidate.addresses):
                 self._dial_missed(candidate, now)
 
     def network_changed(self, now: float) -> None:
@@ -168,21 +233,27 @@ class AddressBook:
 
     def tick(self, now: float) -> list[Effect]:
         """The dials that are due, all addresses of a node in one."""
+        if now < (self.next_deadline() or math.inf):
+            return []
         effects: list[Effect] = []
-        for candidate in self._candidates.values():
+        waiting = [c for c in self._candidates.values() if c.dial_at is not None]
+        self._absent_count = len(waiting)
+        for candidate in waiting:
             if candidate.dial_at is None or now < candidate.dial_at:
                 continue
             if candidate.is_dialling:
                 candidate.failures += 1
             if not candidate.addresses:
-                candidate.dial_at = None
+                self._dial_at(candidate, None)
                 continue
             effects.append(self._dial(candidate, now))
         return effects
 
     def next_deadline(self) -> float | None:
-        times = (candidate.dial_at for candidate in self._candidates.values())
-        return min((t for t in times if t is not None), default=None)
+        if self._due is None:
+            times = (c.dial_at for c in self._candidates.values())
+            self._due = min((at for at in times if at is not None), default=math.inf)
+        return None if self._due == math.inf else self._due
 
     # ------------------------------------------------------------ views
 
@@ -198,11 +269,16 @@ class AddressBook:
         candidate = self._candidates.get(node)
         return tuple(candidate.addresses) if candidate else ()
 
+    def seed_nodes(self) -> tuple[NodeId, ...]:
+        """Nodes that live where the operator said."""
+        found = {self._proven.get(address) for address in self._seeds}
+        return tuple(sorted(NodeId(key) for key in found if isinstance(key, str)))
+
     # ------------------------------------------------------------ inner moves
 
     def _dial(self, candidate: _Candidate, now: float) -> Dial:
         candidate.tried_at, candidate.is_dialling = now, True
-        candidate.dial_at = now + max(DIAL_PATIENCE_S, self._pause_s(candidate))
+        self._dial_at(candidate, now + max(DIAL_PATIENCE_S, self._pause_s(candidate, now)))
         expected = None if isinstance(candidate.key, Address) else candidate.key
         return Dial(tuple(candidate.addresses), expected)
 
@@ -229,14 +305,13 @@ class AddressBook:
             worst = max(absent, key=lambda c: c.failures)
             if not is_linked and worst.failures == 0:
                 return None
-            del self._candidates[worst.key]
+            self._drop(worst.key)
         self._candidates[node] = _Candidate(node)
         return self._candidates[node]
 
     def _absorb(self, candidate: _Candidate, address: Address) -> None:
         """An endpoint turns out to be this node's."""
-        endpoint = self._candidates.pop(address, None)
-        if endpoint is None:
+        if not self._drop(address):
             return
         if address not in candidate.addresses:
             candidate.addresses.append(address)
@@ -245,8 +320,7 @@ class AddressBook:
         """Not ours, and not where somebody else is linked at this moment."""
         if address in self._own or address in self._reached_self:
             return False
-        taken = (c for c in self._candidates.values() if c.proven == address)
-        return all(candidate.key == node for candidate in taken)
+        return self._proven.get(address, node) == node
 
     def _is_dispensable(self, candidate: _Candidate) -> bool:
         return not candidate.is_linked and not self._seeds & set(candidate.addresses)
@@ -261,21 +335,43 @@ class AddressBook:
         if candidate.is_dialling:
             candidate.is_dialling = False
             candidate.failures += 1
-            candidate.dial_at = now + self._pause_s(candidate)
+            self._dial_at(candidate, now + self._pause_s(candidate, now))
+
+    def _drop(self, key: Key) -> bool:
+        """Whether there was such a candidate."""
+        if self._candidates.pop(key, None) is None:
+            return False
+        self._due = None
+        return True
+
+    def _dial_at(self, candidate: _Candidate, at: float | None) -> None:
+        if self._due is not None:
+            was_next = candidate.dial_at is not None and candidate.dial_at <= self._due
+            self._due = None if was_next else min(self._due, math.inf if at is None else at)
+        candidate.dial_at = at
 
     def _hasten(self, candidate: _Candidate, now: float, *, fresh: bool) -> None:
         """Try an absent node soon; `fresh` news starts its pauses from the shortest again."""
-        if candidate.is_linked or candidate.is_dialling:
+        if candidate.is_linked or candidate.is_dialling or candidate.interest is Interest.RESTING:
             return
         if fresh:
             candidate.failures = 0
         soon = now + PROMPT_S * self._rng.random()
         if candidate.tried_at is not None:
             soon = max(soon, candidate.tried_at + self._config.redial_min_s)
-        candidate.dial_at = soon if candidate.dial_at is None else min(candidate.dial_at, soon)
+        at = candidate.dial_at
+        self._dial_at(candidate, soon if at is None else min(at, soon))
 
-    def _pause_s(self, candidate: _Candidate) -> float:
+    def _pause_s(self, candidate: _Candidate, now: float) -> float:
         """Doubling pauses, spread by half to either side so that nodes do not dial in step."""
+        config = self._config
+        if candidate.interest is Interest.DEPARTED:
+            return config.departed_redial_s * (0.5 + self._rng.random())
         steps = min(candidate.failures, 16)
-        pause_s = min(self._config.redial_max_s, self._config.redial_min_s * (1 << steps))
+        most_s = config.redial_max_s
+        if candidate.lost_at is not None and now < candidate.lost_at + config.redial_recent_s:
+            most_s = config.redial_recent_max_s
+        pause_s = min(most_s, config.redial_min_s * (1 << steps))
+        if candidate.failures:
+            pause_s = max(pause_s, self._absent_count / config.absent_dials_per_s)
         return pause_s * (0.5 + self._rng.random())

@@ -4,10 +4,13 @@ and evened out by hash and digest. All times are awake time.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from swarm.errors import RemoteProtocolError
+from swarm.gossip import buckets
 from swarm.gossip.content import check_content
+from swarm.gossip.hearsay import Hearsay
 from swarm.gossip.judge import Judge
 from swarm.gossip.parts import Parts
 from swarm.gossip.sealing import (
@@ -19,7 +22,7 @@ from swarm.gossip.sealing import (
 )
 from swarm.gossip.seldom import Seldom
 from swarm.gossip.store import HASH_BYTES
-from swarm.messages import Digest, Heartbeat, Records, SignedRecord
+from swarm.messages import Digest, Heartbeat, RecordKind, Records, SignedRecord, Summary
 from swarm.notes import Level, note
 from swarm.terms import NodeId, short
 
@@ -36,9 +39,10 @@ class _Mismatch:
 
 
 class Exchange:
-    def __init__(self, parts: Parts, judge: Judge) -> None:
+    def __init__(self, parts: Parts, judge: Judge, hearsay: Hearsay) -> None:
         self._parts = parts
         self._judge = judge
+        self._hearsay = hearsay
         self._config = parts.config
         self._members = parts.membership
         self._store = parts.store
@@ -46,12 +50,14 @@ class Exchange:
         self._mismatches: dict[NodeId, _Mismatch] = {}
         self._unfit = Seldom()
         self._full_at: float | None = None
+        self._pull_at: float | None = None
+        """In a partial mesh: when to compare with somebody, since hashes were unequal."""
         self._full_noted_at: float | None = None
 
     def link_up(self, peer: NodeId, now: float) -> None:
         """Own records first, so that the peer can route here at once; then all the rest."""
         self._spread.records([peer], self._parts.own.records(), now)
-        self._send_digest(peer, now, reply=False)
+        self._send_summary(peer, now)
 
     def link_down(self, peer: NodeId) -> None:
         self._mismatches.pop(peer, None)
@@ -78,9 +84,17 @@ class Exchange:
                 self._own_returned(record, now)
             elif self._accept(peer, node, record, now):
                 news.append((node, record))
-        for other in self._spread.audience():
-            if other != peer:
-                self._spread.records([other], [r for node, r in news if node != other], now)
+        if self._parts.is_partial:
+            for node, record in news:
+                self._pass_on(peer, node, record)
+        elif news:
+            self._pass_to_all(peer, news, now)
+
+    def summary_received(self, peer: NodeId, message: Summary, now: float) -> None:
+        count = buckets.count_of(message.hashes)
+        mask = buckets.differing(self._store.summary(count), message.hashes)
+        if mask:
+            self._send_digest(peer, now, reply=True, mask=mask)
 
     def digest_received(self, peer: NodeId, message: Digest, now: float) -> None:
         shown = self._store.compare(message)
@@ -89,42 +103,36 @@ class Exchange:
             self._send_verdict(peer, node, now)
         for entry in shown.buried_there:
             check_incarnation(entry.incarnation)
-            self._judge.claimed(peer, entry.node, entry.incarnation, now)
-        if message.reply and not message.stop:
-            self._send_digest(peer, now, reply=False)
+            self._hearsay.buried_there(peer, entry.node, entry.incarnation, now)
+        if message.reply and shown.behind:
+            self._send_digest(peer, now, reply=False, mask=shown.behind)
 
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
-        own = self._store.state_hash()
-        for peer in sorted(self._mismatches):
-            mismatch = self._mismatches[peer]
-            if mismatch.hash == own:
-                del self._mismatches[peer]
-            elif now >= mismatch.pull_at:
-                mismatch.pause_s = min(2 * mismatch.pause_s, self._config.full_exchange_interval_s)
-                mismatch.pull_at = now + mismatch.pause_s
-                self._send_digest(peer, now, reply=True)
+        if self._mismatches:
+            self._pull_each(now)
+        if self._pull_at is not None and now >= self._pull_at:
+            self._pull_at = None
+            self._compare_with_one(now)
         if self._full_at is None:
             self._full_at = now + self._config.full_exchange_interval_s
         if now >= self._full_at:
             self._full_at = now + self._config.full_exchange_interval_s
-            peers = self._spread.audience()
-            if peers:
-                self._send_digest(self._parts.rng.choice(peers), now, reply=True)
+            self._compare_with_one(now)
 
     def next_deadline(self) -> float | None:
-        pulls = [mismatch.pull_at for mismatch in self._mismatches.values()]
-        full = [] if self._full_at is None else [self._full_at]
-        return min([*pulls, *full], default=None)
+        times = [mismatch.pull_at for mismatch in self._mismatches.values()]
+        times += [at for at in (self._full_at, self._pull_at) if at is not None]
+        return min(times, default=None)
 
     # ------------------------------------------------------------ inner moves
 
     def _accept(self, peer: NodeId, node: NodeId, record: SignedRecord, now: float) -> bool:
         """Take a record that is news. True when others are to hear of it from here.
 
-        An author pushes to all that are linked to it. Passed on are hearsay and the first
-        record of each life: those are what nodes without a link to the author wait for.
+        An author pushes to all that are linked to it. In a full mesh passed on are hearsay and the
+        first record of each life: those are what nodes without a link to the author wait for.
         """
         entry = self._members.get(node)
         if entry and entry.is_buried and record.incarnation <= entry.incarnation:
@@ -133,6 +141,7 @@ class Exchange:
         if entry and record.incarnation < entry.incarnation:
             return False
         if not self._store.is_newer(node, record):
+            self._parts.rumours.held_by(_key(node, record), record, peer)
             self._check_equivocation(node, record, now)
             return False
         if entry is None and not self._has_room(now):
@@ -149,9 +158,9 @@ class Exchange:
         self._members.touch(node)
         if entry:
             entry.proof_at = now
-            if has_risen and not entry.linked:
+            if has_risen and not entry.linked and not self._parts.is_partial:
                 self._judge.probe(node, now)
-        return is_first or peer != node
+        return is_first or peer != node or self._parts.is_partial
 
     def _own_returned(self, record: SignedRecord, now: float) -> None:
         """A record under our own key: mostly an echo, sometimes one that we never wrote."""
@@ -213,15 +222,60 @@ class Exchange:
         if entry:
             self._spread.send(peer, entry.verdict(), now)
 
-    def _send_digest(self, peer: NodeId, now: float, *, reply: bool) -> None:
-        for digest in self._store.digests(reply=reply):
+    def _pass_on(self, peer: NodeId, node: NodeId, record: SignedRecord) -> None:
+        rumours = self._parts.rumours
+        carry = rumours.news if record.kind is RecordKind.STATIC else rumours.figures
+        carry(_key(node, record), record, (peer, node), self._members.living_count)
+
+    def _pass_to_all(
+        self, peer: NodeId, news: list[tuple[NodeId, SignedRecord]], now: float
+    ) -> None:
+        """To everybody but `peer`; to authors what is not their own."""
+        others = [other for other in self._spread.audience() if other != peer]
+        authors = {node for node, _ in news}
+        self._spread.records([n for n in others if n not in authors], [r for _, r in news], now)
+        for author in others:
+            if author in authors:
+                self._spread.records([author], [r for node, r in news if node != author], now)
+
+    def _send_digest(self, peer: NodeId, now: float, *, reply: bool, mask: bytes) -> None:
+        for digest in self._store.digests(reply=reply, mask=mask):
             self._spread.send(peer, digest, now)
+
+    def _send_summary(self, peer: NodeId, now: float) -> None:
+        self._spread.send(peer, Summary(self._store.summary()), now)
+
+    def _compare_with_one(self, now: float) -> None:
+        peers = self._spread.audience()
+        if peers:
+            self._send_summary(self._parts.rng.choice(peers), now)
+
+    def _pull_each(self, now: float) -> None:
+        own = self._store.state_hash()
+        for peer in sorted(self._mismatches):
+            mismatch = self._mismatches[peer]
+            if mismatch.hash == own:
+                del self._mismatches[peer]
+            elif now >= mismatch.pull_at:
+                mismatch.pause_s = min(2 * mismatch.pause_s, self._config.full_exchange_interval_s)
+                mismatch.pull_at = now + mismatch.pause_s
+                self._send_summary(peer, now)
 
     def _compare_hash(self, peer: NodeId, state_hash: bytes, now: float) -> None:
         if state_hash == self._store.state_hash():
             self._mismatches.pop(peer, None)
+        elif self._parts.is_partial:
+            # Some record is nearly always on its way: one comparison a while, whoever differs.
+            self._mismatches.clear()
+            if self._pull_at is None:
+                decades = math.log10(self._members.living_count)
+                self._pull_at = now + self._config.hash_mismatch_s * 2 * decades
         elif peer in self._mismatches:
             self._mismatches[peer].hash = state_hash
         else:
             pause_s = self._config.hash_mismatch_s
             self._mismatches[peer] = _Mismatch(now + pause_s, pause_s, state_hash)
+
+
+def _key(node: NodeId, record: SignedRecord) -> tuple[NodeId, RecordKind]:
+    return (node, record.kind)

@@ -7,6 +7,7 @@ anything else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 from typing import assert_never
@@ -15,9 +16,10 @@ from swarm.config import GossipConfig
 from swarm.effects import CloseLink, Effect
 from swarm.errors import LocalProtocolError
 from swarm.gossip.exchange import Exchange
+from swarm.gossip.hearsay import Hearsay
 from swarm.gossip.heartbeat import AwakeTime
 from swarm.gossip.judge import Judge
-from swarm.gossip.membership import ALIVE, SUSPECT, Entry, Member
+from swarm.gossip.membership import Entry, Member
 from swarm.gossip.own import with_health
 from swarm.gossip.pace import DynamicPace
 from swarm.gossip.parts import build_parts
@@ -30,15 +32,19 @@ from swarm.messages import (
     ProbeAnswer,
     ProbeRequest,
     Records,
+    Summary,
     Suspicion,
     Verdict,
 )
 from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
 
-GossipMessage = Heartbeat | Records | Digest | Suspicion | Verdict | ProbeRequest | ProbeAnswer
+GossipMessage = (
+    Heartbeat | Records | Summary | Digest | Suspicion | Verdict | ProbeRequest | ProbeAnswer
+)
 GOSSIP_MESSAGES: tuple[type[Message], ...] = (
     Heartbeat,
     Records,
+    Summary,
     Digest,
     Suspicion,
     Verdict,
@@ -64,17 +70,26 @@ class Gossip:
         self._members = self._parts.membership
         self._own = self._parts.own
         self._judge = Judge(self._parts)
-        self._exchange = Exchange(self._parts, self._judge)
+        self._hearsay = Hearsay(self._parts, self._judge)
+        self._exchange = Exchange(self._parts, self._judge, self._hearsay)
         self._pace = DynamicPace(config)
         self._awake = AwakeTime()
         self._in_use: frozenset[NodeId] = frozenset()
+        self._seeds: tuple[NodeId, ...] = ()
+        self._views: dict[NodeId, Member] = {}
+        """Of the nodes that did not change since they were last looked at."""
+        self._all: tuple[Member, ...] | None = None
+        self._changed: set[NodeId] = set()
         self._now = 0.0
 
     # ------------------------------------------------------------ facts
 
-    def link_up(self, peer: NodeId, incarnation: Incarnation, now: float) -> None:
+    def link_up(
+        self, peer: NodeId, incarnation: Incarnation, now: float, *, is_dialled: bool = True
+    ) -> None:
         """A link to `peer` is authenticated, or a better one has replaced it.
 
+        `is_dialled`: by this side, which is then the one that closes it when it is surplus.
         Never raises for what the peer says of itself: the answer to nonsense is CloseLink.
         """
         t = self._at(now)
@@ -88,13 +103,23 @@ class Gossip:
             self._parts.spread.order(CloseLink(peer, "an incarnation out of range"))
             return
         self._judge.link_up(peer, incarnation, t)
+        self._parts.neighbours.link_up(peer, t, is_dialled=is_dialled)
         self._exchange.link_up(peer, t)
 
     def link_down(self, peer: NodeId, orderly: bool, now: float) -> None:
         """The last link to `peer` is gone. `orderly`: closed on purpose after a Goodbye."""
         t = self._at(now)
         self._exchange.link_down(peer)
-        self._judge.link_down(peer, orderly, t)
+        is_released = self._judge.link_down(peer, orderly, t)
+        self._parts.neighbours.link_down(peer, t, is_released=is_released)
+
+    def dial_failed(self, peer: NodeId, now: float) -> None:
+        """A dial to where `peer` should live has ended without a link to it."""
+        self._judge.dial_failed(peer, self._at(now))
+
+    def measured(self, peer: NodeId, rtt_s: float) -> None:
+        """The round trip over the link to `peer`."""
+        self._parts.neighbours.measured(peer, rtt_s)
 
     def heard(self, peer: NodeId, now: float) -> None:
         """Any bytes came from the peer, on any lane: it lives.
@@ -121,18 +146,21 @@ class Gossip:
                 self._exchange.heartbeat_received(peer, message, t)
             case Records():
                 self._exchange.records_received(peer, message, t)
+            case Summary():
+                self._exchange.summary_received(peer, message, t)
             case Digest():
                 self._exchange.digest_received(peer, message, t)
             case Suspicion():
-                self._judge.suspicion_received(peer, message, t)
+                self._hearsay.suspicion_received(peer, message, t)
             case Verdict():
-                self._judge.verdict_received(peer, message, t)
+                self._hearsay.verdict_received(peer, message, t)
             case ProbeRequest():
                 self._judge.probe_request(peer, message, t)
             case ProbeAnswer():
-                self._judge.probe_answer(peer, message)
+                self._judge.probe_answer(peer, message, t)
             case _:
                 assert_never(message)
+        self._parts.rumours.tick(t)
         self._follow_incarnation()
 
     def publish_static(self, record: StaticRecord, now: float) -> None:
@@ -146,6 +174,9 @@ class Gossip:
     def publish_dynamic(self, record: DynamicRecord, now: float) -> None:
         """Offer the present figures. They are written when they moved, or age; never too often."""
         t = self._at(now)
+        links = self._parts.neighbours.nearest(record.links)
+        if links != record.links:
+            record = replace(record, links=links)
         self._pace.offer(with_health(record, self._parts.health.score))
         self._write_dynamic(t)
 
@@ -162,6 +193,12 @@ class Gossip:
     def in_use(self, peers: frozenset[NodeId]) -> None:
         """Exactly these peers are used by sessions, or wanted: their links stay."""
         self._in_use = peers
+        self._parts.neighbours.keep(peers, self._seeds, self._now)
+
+    def seeds(self, peers: tuple[NodeId, ...]) -> None:
+        """These live where the operator told this node to look."""
+        self._seeds = peers
+        self._parts.neighbours.keep(self._in_use, peers, self._now)
 
     def probe(self, peer: NodeId, now: float) -> None:
         """Somebody doubts that `peer` lives: find out now, directly and through others."""
@@ -177,6 +214,7 @@ class Gossip:
             self._own.write(replace(static, leaving=True), t)
         self._parts.spread.push(Verdict(self._own.me, self._own.incarnation, True), t)
         self._own.has_left = True
+        self._parts.rumours.clear()
         self._members.departed(self._own.me, t)
 
     def tick(self, now: float) -> None:
@@ -189,7 +227,10 @@ class Gossip:
             self._parts.spread.send(peer, self._own.heartbeat(), t)
         self._judge.tick(t)
         self._exchange.tick(t)
+        for peer in self._parts.neighbours.tick(t):
+            self._judge.close_surplus(peer)
         self._write_dynamic(t)
+        self._parts.rumours.tick(t)
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do next (real time; the past means now)."""
@@ -200,10 +241,12 @@ class Gossip:
             self._parts.heartbeats.next_deadline(self._parts.health.factor),
             self._judge.next_deadline(self._now),
             self._exchange.next_deadline(),
-            self._pace.next_deadline(self._living_count()),
+            self._pace.next_deadline(self._members.living_count),
+            self._parts.rumours.next_deadline(),
+            self._parts.neighbours.next_deadline(),
         )
-        due = min((t for t in times if t is not None), default=None)
-        return None if due is None else self._awake.real(due)
+        due = min((t for t in times if t is not None), default=math.inf)
+        return None if due == math.inf else self._awake.real(due)
 
     def take_effects(self) -> list[Effect]:
         for entry in self._members.take_notes():
@@ -223,9 +266,13 @@ class Gossip:
 
     def members(self) -> tuple[Member, ...]:
         """Everybody known, this node and the departed included, in the order of node ids."""
-        return tuple(self._view(entry) for entry in self._members.entries())
+        self._note_changes()
+        if self._all is None:
+            self._all = tuple(self._view(entry) for entry in self._members.entries())
+        return self._all
 
     def member(self, node: NodeId) -> Member | None:
+        self._note_changes()
         entry = self._members.get(node)
         return self._view(entry) if entry else None
 
@@ -235,7 +282,11 @@ class Gossip:
 
     def take_changes(self) -> tuple[NodeId, ...]:
         """Nodes whose state, link or records changed since the last call (or are forgotten)."""
-        return self._members.take_changes()
+        self._note_changes()
+        if not self._changed:
+            return ()
+        changed, self._changed = tuple(sorted(self._changed)), set()
+        return changed
 
     # ------------------------------------------------------------ inner moves
 
@@ -244,13 +295,10 @@ class Gossip:
         return self._now
 
     def _write_dynamic(self, t: float) -> None:
-        record = None if self._own.has_left else self._pace.due(t, self._living_count())
+        record = None if self._own.has_left else self._pace.due(t, self._members.living_count)
         if record:
             self._own.write(record, t)
             self._members.touch(self._own.me)
-
-    def _living_count(self) -> int:
-        return 1 + len(self._members.others(ALIVE, SUSPECT))
 
     def _follow_incarnation(self) -> None:
         """Our own entry follows when a message made our incarnation rise."""
@@ -258,13 +306,25 @@ class Gossip:
         if entry and self._own.incarnation > entry.incarnation:
             self._members.risen(self._own.me, self._own.incarnation, self._now)
 
+    def _note_changes(self) -> None:
+        """Views of what has changed are made anew."""
+        changed = self._members.take_changes()
+        if changed:
+            self._all = None
+            self._changed.update(changed)
+            for node in changed:
+                self._views.pop(node, None)
+
     def _view(self, entry: Entry) -> Member:
-        dynamic = self._parts.store.dynamic(entry.node)
-        return Member(
-            node=entry.node,
-            state=entry.state,
-            incarnation=entry.incarnation,
-            linked=entry.linked,
-            static=self._parts.store.static(entry.node),
-            dynamic=dynamic,
-        )
+        view = self._views.get(entry.node)
+        if view is None:
+            view = self._views[entry.node] = Member(
+                node=entry.node,
+                state=entry.state,
+                incarnation=entry.incarnation,
+                linked=entry.linked,
+                static=self._parts.store.static(entry.node),
+                dynamic=self._parts.store.dynamic(entry.node),
+                wanted=self._parts.neighbours.wants(entry.node),
+            )
+        return view

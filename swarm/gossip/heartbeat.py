@@ -38,34 +38,50 @@ class Heartbeats:
     """Per linked peer: when to send a heartbeat, and when its silence is worth a probe.
 
     All times are awake time. `hash_interval_s`: a busy lane still carries the state hash.
+    What is heard and sent only puts deadlines off, so that the earliest ones are kept as bounds
+    and sought anew when they are reached.
     """
 
     def __init__(self, interval_s: float, missed_max: int, hash_interval_s: float) -> None:
         self._interval_s = interval_s
-        self._missed_max = missed_max
+        self._silence_s = interval_s * missed_max
         self._hash_interval_s = hash_interval_s
         self._peers: dict[NodeId, _Peer] = {}
+        self._sorted: list[NodeId] | None = []
+        self._beat_bound: float | None = None
+        """No heartbeat is due before; None: to be sought."""
+        self._heard_bound: float | None = None
+        """No unreported peer was heard last before this; None: to be sought."""
 
     @property
     def peers(self) -> list[NodeId]:
-        return sorted(self._peers)
+        """In the order of node ids. Not to be changed."""
+        if self._sorted is None:
+            self._sorted = sorted(self._peers)
+        return self._sorted
 
     def __contains__(self, peer: NodeId) -> bool:
         return peer in self._peers
+
+    def __len__(self) -> int:
+        return len(self._peers)
 
     def add(self, peer: NodeId, now: float) -> None:
         """A link is up; its first heartbeat is due at once."""
         before = now - max(self._interval_s, self._hash_interval_s)
         self._peers[peer] = _Peer(now, before, before)
+        self._sorted = self._beat_bound = self._heard_bound = None
 
     def remove(self, peer: NodeId) -> None:
-        self._peers.pop(peer, None)
+        if self._peers.pop(peer, None):
+            self._sorted = None
 
     def heard(self, peer: NodeId, now: float) -> None:
         state = self._peers.get(peer)
         if state:
             state.heard_at = now
-            state.is_reported = False
+            if state.is_reported:
+                state.is_reported, self._heard_bound = False, None
 
     def sent(self, peer: NodeId, now: float) -> None:
         state = self._peers.get(peer)
@@ -82,30 +98,41 @@ class Heartbeats:
         """After an own stall everybody waits to hear from us."""
         for state in self._peers.values():
             state.sent_at = now - self._interval_s
+        self._beat_bound = None
 
     def silence_s(self, peer: NodeId, now: float) -> float:
         return now - self._peers[peer].heard_at
 
     def due(self, now: float) -> list[NodeId]:
+        if self._beat_bound is not None and now < self._beat_bound:
+            return []
+        self._beat_bound = None
         return [peer for peer in self.peers if now >= self._beat_due(self._peers[peer])]
 
     def silent(self, now: float, factor: float) -> list[NodeId]:
         """Peers that missed too many heartbeats, each once until it is heard again."""
+        patience_s = self._silence_s * factor
+        if self._heard_bound is not None and now < self._heard_bound + patience_s:
+            return []
+        self._heard_bound = None
         found = []
         for peer in self.peers:
             state = self._peers[peer]
-            if not state.is_reported and now >= self._silence_due(state, factor):
+            if not state.is_reported and now >= state.heard_at + patience_s:
                 state.is_reported = True
                 found.append(peer)
         return found
 
     def next_deadline(self, factor: float) -> float | None:
-        beats = [self._beat_due(state) for state in self._peers.values()]
-        waits = [s for s in self._peers.values() if not s.is_reported]
-        return min([*beats, *(self._silence_due(s, factor) for s in waits)], default=None)
+        """Not after anything is due; now and then a little before."""
+        if not self._peers:
+            return None
+        if self._beat_bound is None:
+            self._beat_bound = min(map(self._beat_due, self._peers.values()))
+        if self._heard_bound is None:
+            waits = (s.heard_at for s in self._peers.values() if not s.is_reported)
+            self._heard_bound = min(waits, default=float("inf"))
+        return min(self._beat_bound, self._heard_bound + self._silence_s * factor)
 
     def _beat_due(self, state: _Peer) -> float:
         return min(state.sent_at + self._interval_s, state.beat_at + self._hash_interval_s)
-
-    def _silence_due(self, state: _Peer, factor: float) -> float:
-        return state.heard_at + self._interval_s * self._missed_max * factor

@@ -1,17 +1,22 @@
-"""Who can be reached: links, silence, probes, suspicions and verdicts. All times are awake time.
+"""Who can be reached: links, silence, probes, suspicions and deaths. All times are awake time.
 
-Only own evidence makes a suspect here; what others say makes this node probe, and counts as a
-confirmation. Only the suspect refutes, with a higher incarnation.
+Own evidence makes a suspect here, or, in a partial mesh, the word of enough others (`hearsay`).
+Only the suspect refutes, with a higher incarnation; a suspicion that was told to nobody ends with
+the first byte that comes from it.
+
+Evidence is public only with proof that this node is itself connected: a helper that answers. Who
+wakes from sleep finds all links dead at once, and that speaks of nobody but itself.
 """
 
 from __future__ import annotations
 
+import math
+
 from swarm.effects import CloseLink, Dial
-from swarm.errors import RemoteProtocolError
-from swarm.gossip.membership import ALIVE, DEAD, LEFT, SUSPECT, Entry
+from swarm.gossip.membership import ALIVE, LEFT, SUSPECT, Entry
+from swarm.gossip.pace import NODES_PER_S
 from swarm.gossip.parts import Parts
 from swarm.gossip.probes import EndedProbe, Probes
-from swarm.gossip.sealing import check_incarnation
 from swarm.gossip.seldom import Seldom
 from swarm.gossip.suspicion import AccuserWatch, Suspicions
 from swarm.messages import ProbeAnswer, ProbeRequest, Suspicion, Verdict
@@ -24,6 +29,18 @@ DIAL_ADDRESSES_MAX = 8
 """Of one record, the first: nobody makes this node knock at every door that a record lists."""
 HELPER_FRESH_BEATS = 2.0
 """Only peers heard within this many heartbeat intervals are asked to help."""
+ACCUSERS_TOLD_MAX = 3
+"""In a partial mesh: of how many accusers of one subject a node tells."""
+EXACT_SUSPICIONS_MAX = 16
+SUSPICION_STEP_S = 0.1
+"""With more suspicions open than that they are looked at this often, not to the microsecond."""
+UNLINKED_PACES = 3.0
+"""In a partial mesh a member without a link is probed after this many intervals of its records."""
+UNLINKED_PROBES_MAX = 4
+"""Such probes begun in one tick."""
+BREAK_SLACK_S = 0.01
+"""So that rounding never finds a silent link a moment too young to be broken off."""
+SURPLUS = "a link too many"
 
 
 class Judge:
@@ -32,15 +49,25 @@ class Judge:
         self._config = parts.config
         self._members = parts.membership
         self._spread = parts.spread
-        self._suspicions = Suspicions(
+        self._probes = Probes()
+        self._told_at: dict[NodeId, float] = {}
+        self._closing: dict[NodeId, bool] = {}
+        """Links that this side is closing, and whether the peer is to be looked for then."""
+        self._lost: dict[NodeId, Incarnation] = {}
+        """Whose link broke off, and who is not accused of it yet."""
+        self._break_at: dict[NodeId, float] = {}
+        """When a link that did not answer a probe is broken off, if it is still silent then."""
+        self._published: set[NodeId] = set()
+        """Suspects that others were told of."""
+        self._clones = Seldom()
+        self._unlinked_due = math.inf
+        """No member without a link is to be probed before."""
+        self._deaths_checked_at = 0.0
+        self._spread_part = parts.rng.random()
+        self.suspicions = Suspicions(
             parts.config.suspicion_min_s, parts.config.suspicion_max_factor
         )
-        self._probes = Probes()
-        self._watch = AccuserWatch()
-        self._told_at: dict[NodeId, float] = {}
-        self._closing: set[NodeId] = set()
-        self._clones = Seldom()
-        self._discredited = Seldom()
+        self.watch = AccuserWatch()
 
     # ------------------------------------------------------------ links and life
 
@@ -52,29 +79,38 @@ class Judge:
         if entry is None or incarnation > entry.incarnation:
             entry = self.risen(peer, incarnation, now)
         self._members.set_linked(peer, True)
-        self._closing.discard(peer)
+        self._closing.pop(peer, None)
+        self._lost.pop(peer, None)
         self._told_at.pop(peer, None)
         self.heard(peer, now)
         if entry.state is LEFT and incarnation <= entry.incarnation:
             self._spread.send(peer, entry.verdict(), now)
 
-    def link_down(self, peer: NodeId, orderly: bool, now: float) -> None:
+    def link_down(self, peer: NodeId, orderly: bool, now: float) -> bool:
+        """True when the peer released a link that neither of the two needs."""
         self._parts.heartbeats.remove(peer)
+        self._probes.fail_duties(peer)
         entry = self._members.get(peer)
         if entry is None or not entry.linked:
-            return
+            return False
         self._members.set_linked(peer, False)
-        closed_here = peer in self._closing
-        self._closing.discard(peer)
+        self._note_unlinked(entry)
+        closed_here = self._closing.pop(peer, None)
         if entry.is_buried or self._parts.own.has_left:
-            return
-        if orderly and self._said_leaving(entry):
-            self._depart(entry, now)
-            return
-        if not orderly and not closed_here:
-            self._accuse(entry, now)
+            return False
+        if orderly and self.said_leaving(entry):
+            self.depart(entry, now)
+            return False
+        if closed_here is False:
+            return False
+        if closed_here is None and orderly and self._parts.is_partial:
+            self._probes.close(peer)
+            return True
+        if closed_here is None and not orderly:
+            self._link_lost(entry, now)
         self._probes.close(peer)
         self.probe(peer, now)
+        return False
 
     def heard(self, peer: NodeId, now: float) -> None:
         """Bytes came from the peer over its link."""
@@ -83,95 +119,42 @@ class Judge:
         if entry is None:
             return
         entry.proof_at = now
-        self._probes.close(peer)
-        for asker, answer in self._probes.fulfilled(peer):
-            self._spread.send(asker, answer, now)
-        if entry.state in (SUSPECT, DEAD):
-            self._tell_subject(entry, now)
+        if self._probes.is_busy:
+            self._probes.close(peer)
+            for asker, answer in self._probes.fulfilled(peer):
+                self._spread.send(asker, answer, now)
+        if entry.state is not ALIVE and entry.state is not LEFT:
+            self._heard_again(entry, now)
 
     def risen(self, node: NodeId, incarnation: Incarnation, now: float) -> Entry:
         """The node itself claims a first or a higher incarnation: old verdicts are void."""
         entry = self._members.risen(node, incarnation, now)
         self._parts.store.unbury(node)
         self._parts.store.drop_older(node, incarnation)
-        self._suspicions.clear(node)
-        self._probes.close(node)
+        self._acquit(node)
+        self._note_unlinked(entry)
         return entry
 
     def forget(self, node: NodeId) -> None:
         self._parts.store.forget(node)
-        self._suspicions.clear(node)
-        self._probes.close(node)
-        self._watch.forget(node)
+        self._acquit(node)
+        self.watch.forget(node)
         self._told_at.pop(node, None)
+
+    def depart(self, entry: Entry, now: float) -> None:
+        """It has left in good order."""
+        self._acquit(entry.node)
+        self._members.departed(entry.node, now)
+        self._parts.store.bury(entry.node, entry.incarnation)
+
+    def said_leaving(self, entry: Entry) -> bool:
+        static = self._parts.store.static(entry.node)
+        return static is not None and static.leaving
 
     def cloned(self, node: NodeId, now: float) -> None:
         """Two copies of `node` are at work. Told seldom, however often it shows."""
         if self._clones.allows(node, now):
             self._spread.tell(note("member.cloned", Level.WARNING, node=short(node), is_self=False))
-
-    # ------------------------------------------------------------ what others say
-
-    def suspicion_received(self, peer: NodeId, message: Suspicion, now: float) -> None:
-        check_incarnation(message.incarnation)
-        if message.accuser != peer and message.subject != self._members.me:
-            raise RemoteProtocolError("a suspicion in somebody else's name")
-        self.claimed(peer, message.subject, message.incarnation, now)
-
-    def verdict_received(self, peer: NodeId, message: Verdict, now: float) -> None:
-        check_incarnation(message.incarnation)
-        entry = self._members.get(message.subject)
-        if entry is None:
-            return
-        if message.subject == peer:
-            self._self_verdict(entry, message, now)
-        elif (
-            message.left
-            and message.subject != self._members.me
-            and self._may_depart(entry, message.incarnation)
-        ):
-            self._depart(entry, now)
-        else:
-            self.claimed(peer, message.subject, message.incarnation, now)
-
-    def claimed(self, peer: NodeId, subject: NodeId, incarnation: Incarnation, now: float) -> None:
-        """`peer` holds `subject` for suspect or dead: probe it, and let the subject know."""
-        if subject == self._members.me:
-            self._refute(incarnation, now)
-            return
-        entry = self._members.get(subject)
-        if entry is None or subject == peer:
-            return
-        if incarnation < entry.incarnation:
-            self._answer_stale(peer, entry, now)
-            return
-        if entry.is_buried:
-            return
-        self._watch.accused(peer, subject, now)
-        self._suspicions.accuse(subject, peer, incarnation)
-        if entry.state is SUSPECT:
-            return
-        if self._is_discredited(peer, now):
-            if self._discredited.allows(peer, now):
-                self._spread.tell(note("member.discredited", Level.WARNING, node=short(peer)))
-            self.probe(peer, now)
-            return
-        self._spread.send(subject, Suspicion(subject, incarnation, peer), now)
-        self.probe(subject, now)
-
-    def probe_request(self, peer: NodeId, message: ProbeRequest, now: float) -> None:
-        entry = self._members.get(message.subject)
-        if message.subject == self._members.me:
-            self._spread.send(peer, ProbeAnswer(message.nonce, True), now)
-        elif entry is None or not entry.linked:
-            self._spread.send(peer, ProbeAnswer(message.nonce, False), now)
-        else:
-            timeout_s = self._config.probe_timeout_s
-            self._probes.take_duty(message.subject, peer, message.nonce, now, timeout_s)
-            self._spread.send(message.subject, self._parts.own.heartbeat(reply=True), now)
-
-    def probe_answer(self, peer: NodeId, message: ProbeAnswer) -> None:
-        self._probes.answered(peer, message)
 
     # ------------------------------------------------------------ own evidence
 
@@ -186,11 +169,74 @@ class Judge:
         if entry.linked:
             self._spread.send(subject, self._parts.own.heartbeat(reply=True), now)
         else:
-            timeout_s *= DIAL_PATIENCE
             self._dial(subject)
+        if not entry.linked or self._parts.is_partial:
+            timeout_s *= DIAL_PATIENCE
         helpers = self._helpers(subject, now)
         for helper, nonce in self._probes.begin(subject, helpers, now, timeout_s):
             self._spread.send(helper, ProbeRequest(subject, nonce), now)
+
+    def probe_request(self, peer: NodeId, message: ProbeRequest, now: float) -> None:
+        """In a partial mesh a helper without a link of its own dials the subject."""
+        subject = message.subject
+        entry = self._members.get(subject)
+        if subject == self._members.me:
+            self._spread.send(peer, ProbeAnswer(message.nonce, True), now)
+            return
+        dials = self._parts.is_partial and subject not in self._lost
+        if entry is None or entry.is_buried or not (entry.linked or dials):
+            self._spread.send(peer, ProbeAnswer(message.nonce, False), now)
+            return
+        timeout_s = self._config.probe_timeout_s * (1.0 if entry.linked else DIAL_PATIENCE)
+        if entry.linked:
+            self._spread.send(subject, self._parts.own.heartbeat(reply=True), now)
+        elif not self._probes.has_duty(subject) and not self._probes.is_open(subject):
+            self._dial(subject)
+        self._probes.take_duty(subject, peer, message.nonce, now, timeout_s)
+
+    def probe_answer(self, peer: NodeId, message: ProbeAnswer, now: float) -> None:
+        """The word of a helper also proves that this node is connected."""
+        subject = self._probes.answered(peer, message)
+        if subject in self._lost and not message.reached:
+            entry = self._members.get(subject)
+            del self._lost[subject]
+            if entry is not None:
+                self._accuse(entry, now, is_public=True)
+
+    def dial_failed(self, subject: NodeId, now: float) -> None:
+        """Nobody answers where `subject` should live: that part of a probe is over."""
+        entry = self._members.get(subject)
+        if entry is not None and not entry.linked:
+            self._probes.dial_failed(subject)
+
+    def close_surplus(self, peer: NodeId) -> None:
+        self._close(peer, SURPLUS, seek=False)
+
+    # ------------------------------------------------------------ what others say
+
+    def believe(self, entry: Entry, now: float) -> None:
+        """Enough others could not reach a node that this one has no link to."""
+        if entry.state is ALIVE:
+            self._published.add(entry.node)
+            self._suspect(entry, now)
+
+    def accuser_count(self, entry: Entry, now: float) -> int:
+        """Others whose accusation of this life of the node is believed."""
+        return self.suspicions.accuser_count(
+            entry.node, entry.incarnation, lambda accuser: not self.is_discredited(accuser, now)
+        )
+
+    def is_discredited(self, accuser: NodeId, now: float) -> bool:
+        """Whether it accuses too freely, measured by how many links it can have."""
+        config = self._config
+        peer_count = self._members.living_count - 1
+        if self._parts.is_partial:
+            peer_count = min(peer_count, config.links_near + config.links_random)
+        return self.watch.is_discredited(
+            accuser, peer_count, now, lambda subject: self._agrees(accuser, subject)
+        )
+
+    # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
         for peer in self._parts.heartbeats.silent(now, self._parts.health.factor):
@@ -199,107 +245,117 @@ class Judge:
             self._probe_ended(ended, now)
         for asker, answer in self._probes.failed_duties(now):
             self._spread.send(asker, answer, now)
-        for subject in self._suspicions.subjects():
-            if now >= self._death_at(subject, now):
-                self._die(subject, now)
-        for entry in self._members.others(ALIVE):
-            if not entry.linked and now >= entry.proof_at + self._config.unlinked_probe_s:
-                self.probe(entry.node, now)
+        if self._break_at:
+            self._check_broken(now)
+        if len(self.suspicions):
+            self._check_deaths(now)
+        if now >= self._unlinked_due:
+            self._check_unlinked(now)
         for node in self._members.forget_expired(now):
             self.forget(node)
 
     def next_deadline(self, now: float) -> float | None:
-        times = [self._death_at(subject, now) for subject in self._suspicions.subjects()]
-        times += [
-            entry.proof_at + self._config.unlinked_probe_s
-            for entry in self._members.others(ALIVE)
-            if not entry.linked and not self._probes.is_open(entry.node)
-        ]
-        others = (self._probes.next_deadline(), self._members.next_deadline())
-        return min([*times, *(t for t in others if t is not None)], default=None)
+        times = [self._unlinked_due, *self._break_at.values()]
+        if 0 < len(self.suspicions) <= EXACT_SUSPICIONS_MAX:
+            times += [self._death_at(subject, now) for subject in self.suspicions.subjects()]
+        elif len(self.suspicions):
+            times.append(self._deaths_checked_at + SUSPICION_STEP_S)
+        for at in (self._probes.next_deadline(), self._members.next_deadline()):
+            if at is not None:
+                times.append(at)
+        return min(times)
 
-    # ------------------------------------------------------------ inner moves
+    # ------------------------------------------------------------ inner moves: links
+
+    def _link_lost(self, entry: Entry, now: float) -> None:
+        """A link broke off: the peer is gone, or this node is. The probe that follows tells."""
+        if entry.state is not ALIVE:
+            return
+        self._lost[entry.node] = entry.incarnation
+        if not self._parts.heartbeats.peers and len(self._lost) > 1:
+            self._parts.health.fault(now, self._config.local_health_max)
 
     def _silent(self, peer: NodeId, now: float) -> None:
         entry = self._members.get(peer)
         if entry and entry.is_buried:
-            self._close(peer, "silent after its end")
+            self._close(peer, "silent after its end", seek=False)
         else:
             self.probe(peer, now)
 
     def _probe_ended(self, ended: EndedProbe, now: float) -> None:
         entry = self._members.get(ended.subject)
+        self._lost.pop(ended.subject, None)
         if entry is None or entry.is_buried:
             return
+        config = self._config
+        silence_s = 0.0
+        if entry.linked:
+            silence_s = self._parts.heartbeats.silence_s(entry.node, now)
         if ended.is_reached:
             entry.proof_at = now
-            limit_s = self._config.heartbeat_interval_s * self._config.heartbeat_missed_max
-            if entry.linked and self._parts.heartbeats.silence_s(entry.node, now) >= limit_s:
-                self._close(entry.node, "silent here, though others hear it")
+            self._note_unlinked(entry)
+            if silence_s >= config.heartbeat_interval_s * config.heartbeat_missed_max:
+                self._close(entry.node, "silent here, though others hear it", seek=True)
             return
         if entry.linked and (ended.helper_count == 0 or ended.unanswered):
             self._parts.health.fault(now)
-        self._accuse(entry, now)
+        self._accuse(entry, now, is_public=ended.helper_count > ended.unanswered)
+        if entry.linked:
+            left_s = max(0.0, config.link_silence_max_s - silence_s)
+            self._break_at[entry.node] = now + left_s + BREAK_SLACK_S
 
-    def _accuse(self, entry: Entry, now: float) -> None:
-        if entry.state is not ALIVE:
+    def _check_broken(self, now: float) -> None:
+        """A link that stays silent is made anew: the peer may have forgotten it."""
+        for peer in sorted(p for p, at in self._break_at.items() if now >= at):
+            del self._break_at[peer]
+            if peer not in self._parts.heartbeats:
+                continue
+            silence_s = self._parts.heartbeats.silence_s(peer, now)
+            if silence_s >= self._config.link_silence_max_s:
+                self._close(peer, "silent for too long", seek=True)
+
+    def _close(self, peer: NodeId, reason: str, *, seek: bool) -> None:
+        self._closing[peer] = seek
+        self._spread.order(CloseLink(peer, reason))
+
+    # ------------------------------------------------------------ inner moves: suspicions
+
+    def _accuse(self, entry: Entry, now: float, *, is_public: bool) -> None:
+        """Own evidence speaks against a node."""
+        if entry.state is ALIVE:
+            self._suspect(entry, now)
+        if entry.state is not SUSPECT or entry.node in self._published:
             return
-        count = len(self._members.others(ALIVE)) + 1
-        self._members.accused(entry.node, now)
-        self._suspicions.begin(entry.node, entry.incarnation, now, member_count=count)
-        if self._parts.health.may_accuse:
+        if not is_public or not self._parts.health.may_accuse:
+            return
+        self._published.add(entry.node)
+        told = self.suspicions.accuser_count(entry.node, entry.incarnation)
+        if not self._parts.is_partial or told < ACCUSERS_TOLD_MAX:
             accusation = Suspicion(entry.node, entry.incarnation, self._members.me)
             self._spread.push(accusation, now)
 
-    def _die(self, subject: NodeId, now: float) -> None:
-        entry = self._members.get(subject)
-        self._suspicions.clear(subject)
-        self._probes.close(subject)
-        if entry is None:
-            return
-        self._members.expired(subject, now)
-        self._parts.store.bury(subject, entry.incarnation)
-        self._spread.push(Verdict(subject, entry.incarnation, False), now)
-        if entry.linked:
-            self._close(subject, "dead: silent for too long")
+    def _suspect(self, entry: Entry, now: float) -> None:
+        count = self._members.living_count
+        self._members.accused(entry.node, now)
+        self.suspicions.begin(entry.node, entry.incarnation, now, member_count=count)
 
-    def _depart(self, entry: Entry, now: float) -> None:
-        self._suspicions.clear(entry.node)
-        self._probes.close(entry.node)
-        self._members.departed(entry.node, now)
-        self._parts.store.bury(entry.node, entry.incarnation)
+    def _acquit(self, node: NodeId) -> None:
+        self.suspicions.clear(node)
+        self._probes.close(node)
+        self._published.discard(node)
+        self._lost.pop(node, None)
 
-    def _self_verdict(self, entry: Entry, message: Verdict, now: float) -> None:
-        """The peer speaks of itself; it can only leave."""
-        if message.incarnation > entry.incarnation:
-            self.risen(entry.node, message.incarnation, now)
-        current = message.incarnation == entry.incarnation
-        if message.left and current and entry.state is not LEFT:
-            self._depart(entry, now)
-
-    def _may_depart(self, entry: Entry, incarnation: Incarnation) -> bool:
-        """Hearsay of a departure is believed when the node's own signed record announced it."""
-        current = incarnation == entry.incarnation
-        gone = entry.state is LEFT or entry.linked
-        return current and not gone and self._said_leaving(entry)
-
-    def _said_leaving(self, entry: Entry) -> bool:
-        static = self._parts.store.static(entry.node)
-        return static is not None and static.leaving
-
-    def _refute(self, said: Incarnation, now: float) -> None:
-        if self._parts.own.refute(said, now):
-            self._parts.health.fault(now)
-
-    def _answer_stale(self, peer: NodeId, entry: Entry, now: float) -> None:
-        """`peer` speaks of an older incarnation: show it what is held here."""
-        if entry.is_buried:
-            self._spread.send(peer, entry.verdict(), now)
+    def _heard_again(self, entry: Entry, now: float) -> None:
+        """A node held for suspect or dead was heard. A suspicion of our own only is dropped;
+        what others know of as well it must refute."""
+        others = self.suspicions.accuser_count(entry.node, entry.incarnation)
+        if entry.state is SUSPECT and entry.node not in self._published and not others:
+            self._acquit(entry.node)
+            self._members.cleared(entry.node, now)
         else:
-            self._spread.records([peer], self._parts.store.records_of(entry.node), now)
+            self._tell_subject(entry, now)
 
     def _tell_subject(self, entry: Entry, now: float) -> None:
-        """A node held for suspect or dead was heard: let it refute."""
         told_at = self._told_at.get(entry.node)
         if told_at is not None and now < told_at + self._config.heartbeat_interval_s:
             return
@@ -310,40 +366,113 @@ class Judge:
         else:
             self._spread.send(entry.node, entry.verdict(), now)
 
+    def _check_deaths(self, now: float) -> None:
+        many = len(self.suspicions) > EXACT_SUSPICIONS_MAX
+        if many and now < self._deaths_checked_at + SUSPICION_STEP_S:
+            return
+        self._deaths_checked_at = now
+        for subject in self.suspicions.subjects():
+            if now >= self._death_at(subject, now):
+                self._die(subject, now)
+
+    def _death_at(self, subject: NodeId, now: float) -> float:
+        factor = self._parts.health.factor
+        return self.suspicions.deadline(
+            subject, factor, lambda accuser: not self.is_discredited(accuser, now)
+        )
+
+    def _die(self, subject: NodeId, now: float) -> None:
+        entry = self._members.get(subject)
+        self._acquit(subject)
+        if entry is None:
+            return
+        if not entry.linked and self.said_leaving(entry):
+            self.depart(entry, now)
+            return
+        self._members.expired(subject, now)
+        self._parts.store.bury(subject, entry.incarnation)
+        verdict = Verdict(subject, entry.incarnation, False)
+        if self._parts.is_partial:
+            living = self._members.living_count
+            self._parts.rumours.figures((subject, "dead"), verdict, (subject,), living)
+        else:
+            self._spread.push(verdict, now)
+        if entry.linked:
+            self._close(subject, "dead: silent for too long", seek=False)
+
+    def _agrees(self, accuser: NodeId, subject: NodeId) -> bool:
+        """Whether an accusation is more than the accuser's alone: own evidence shares it, or
+        another accuser does of a node that this one has no link to."""
+        entry = self._members.get(subject)
+        if entry is None or entry.state is not ALIVE:
+            return True
+        if entry.linked or not self._parts.is_partial:
+            return False
+        others = self.suspicions.accuser_count(
+            subject, entry.incarnation, lambda other: other != accuser
+        )
+        return others > 0
+
+    # ------------------------------------------------------------ inner moves: probes
+
     def _helpers(self, subject: NodeId, now: float) -> list[NodeId]:
+        """Peers heard lately; in a partial mesh rather those known to be linked to the subject."""
+        beats = self._parts.heartbeats
         fresh_s = self._config.heartbeat_interval_s * HELPER_FRESH_BEATS
         able = [
-            entry.node
-            for entry in self._members.others(ALIVE)
-            if entry.linked
-            and entry.node != subject
-            and self._parts.heartbeats.silence_s(entry.node, now) <= fresh_s
+            peer
+            for peer in beats.peers
+            if peer != subject
+            and beats.silence_s(peer, now) <= fresh_s
+            and (entry := self._members.get(peer)) is not None
+            and entry.state is ALIVE
         ]
         count = min(self._config.indirect_probe_count, len(able))
-        return self._parts.rng.sample(able, count)
+        if not self._parts.is_partial:
+            return self._parts.rng.sample(able, count)
+        dynamic = self._parts.store.dynamic(subject)
+        linked = {link.peer for link in dynamic.links} if dynamic else set()
+        mixed = self._parts.rng.sample(able, len(able))
+        return sorted(mixed, key=lambda peer: peer not in linked)[:count]
+
+    def _check_unlinked(self, now: float) -> None:
+        wait_s = self._unlinked_wait_s()
+        begun = 0
+        for entry in self._members.others(ALIVE):
+            if entry.linked or now < entry.proof_at + wait_s or self._probes.is_open(entry.node):
+                continue
+            if begun == UNLINKED_PROBES_MAX and self._parts.is_partial:
+                break
+            begun += 1
+            self.probe(entry.node, now)
+        self._unlinked_due = self._next_unlinked()
+        if begun:
+            self._unlinked_due = max(self._unlinked_due, now + self._config.probe_timeout_s)
+
+    def _note_unlinked(self, entry: Entry) -> None:
+        if not entry.linked:
+            due = entry.proof_at + self._unlinked_wait_s()
+            self._unlinked_due = min(self._unlinked_due, due)
+
+    def _next_unlinked(self) -> float:
+        proofs = (
+            entry.proof_at
+            for entry in self._members.others(ALIVE)
+            if not entry.linked and not self._probes.is_open(entry.node)
+        )
+        return min(proofs, default=math.inf) + self._unlinked_wait_s()
+
+    def _unlinked_wait_s(self) -> float:
+        """In a partial mesh different on every node, so that not all go and look at once."""
+        if not self._parts.is_partial:
+            return self._config.unlinked_probe_s
+        interval_s = max(self._config.dynamic_refresh_s, self._members.living_count / NODES_PER_S)
+        return interval_s * UNLINKED_PACES * (1.0 + self._spread_part)
 
     def _dial(self, subject: NodeId) -> None:
         static = self._parts.store.static(subject)
         if static and static.addresses:
             self._spread.order(Dial(static.addresses[:DIAL_ADDRESSES_MAX], subject))
-
-    def _close(self, peer: NodeId, reason: str) -> None:
-        self._closing.add(peer)
-        self._spread.order(CloseLink(peer, reason))
-
-    def _death_at(self, subject: NodeId, now: float) -> float:
-        factor = self._parts.health.factor
-        return self._suspicions.deadline(
-            subject, factor, lambda accuser: not self._is_discredited(accuser, now)
-        )
-
-    def _is_discredited(self, accuser: NodeId, now: float) -> bool:
-        peer_count = len(self._members.others(ALIVE, SUSPECT))
-        return self._watch.is_discredited(accuser, peer_count, now, self._agrees)
-
-    def _agrees(self, subject: NodeId) -> bool:
-        entry = self._members.get(subject)
-        return entry is None or entry.state is not ALIVE
 
     def _check_clone(self, entry: Entry, now: float) -> None:
         silence_s = self._parts.heartbeats.silence_s(entry.node, now)

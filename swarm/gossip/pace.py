@@ -56,6 +56,8 @@ class DynamicPace:
         than figures are offered."""
 
     def offer(self, record: DynamicRecord) -> None:
+        if record == self._wanted:
+            return
         self._wanted = record
         change = self._config.dynamic_change
         self._is_news = self._written is not None and differs(self._written, record, change)

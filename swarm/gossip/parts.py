@@ -9,7 +9,9 @@ from swarm.config import GossipConfig
 from swarm.gossip.health import LocalHealth
 from swarm.gossip.heartbeat import Heartbeats
 from swarm.gossip.membership import Membership
+from swarm.gossip.neighbours import Neighbours
 from swarm.gossip.own import Own
+from swarm.gossip.rumours import Rumours
 from swarm.gossip.sealing import Signer
 from swarm.gossip.spread import Spread
 from swarm.gossip.store import RecordStore
@@ -27,6 +29,13 @@ class Parts:
     spread: Spread
     own: Own
     health: LocalHealth
+    rumours: Rumours
+    neighbours: Neighbours
+
+    @property
+    def is_partial(self) -> bool:
+        """Too many members for a link to each: news travels as rumours."""
+        return self.membership.living_count > self.config.full_mesh_max
 
 
 def build_parts(
@@ -37,14 +46,17 @@ def build_parts(
     )
     store = RecordStore()
     spread = Spread(heartbeats, config.records_per_message)
+    membership = Membership(me, incarnation, config.tombstone_s)
     return Parts(
         config=config,
         signer=signer,
         rng=rng,
-        membership=Membership(me, incarnation, config.tombstone_s),
+        membership=membership,
         store=store,
         heartbeats=heartbeats,
         spread=spread,
         own=Own(signer, config, incarnation, store, spread),
         health=LocalHealth(config.local_health_max),
+        rumours=Rumours(spread, config, rng),
+        neighbours=Neighbours(config, membership, heartbeats, store, rng),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from swarm.messages import ProbeAnswer
@@ -19,6 +20,8 @@ class _Probe:
     """Those whose word is awaited, by nonce."""
     helper_count: int = 0
     is_reached: bool = False
+    is_direct_over: bool = False
+    """The dial has failed; only helpers can still bring news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class EndedProbe:
     """A helper hears it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Duty:
     asker: NodeId
     nonce: int
@@ -46,6 +49,14 @@ class Probes:
         self._probes: dict[NodeId, _Probe] = {}
         self._duties: dict[NodeId, list[_Duty]] = {}
         self._nonce = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything at all is under way."""
+        return bool(self._probes or self._duties)
+
+    def has_duty(self, subject: NodeId) -> bool:
+        return subject in self._duties
 
     def is_open(self, subject: NodeId) -> bool:
         return subject in self._probes
@@ -61,18 +72,40 @@ class Probes:
         probe.helper_count = len(helpers)
         return [(helper, nonce) for nonce, helper in probe.helpers.items()]
 
-    def answered(self, helper: NodeId, answer: ProbeAnswer) -> None:
-        """A helper's word; anything that was not asked is ignored."""
-        for probe in self._probes.values():
+    def answered(self, helper: NodeId, answer: ProbeAnswer) -> NodeId | None:
+        """A helper's word: of whom, or None for what was not asked."""
+        for subject, probe in self._probes.items():
             if probe.helpers.get(answer.nonce) == helper:
                 del probe.helpers[answer.nonce]
                 probe.is_reached = probe.is_reached or answer.reached
+                self._shorten(probe)
+                return subject
+        return None
+
+    def dial_failed(self, subject: NodeId) -> None:
+        """Nobody answers where the subject should live."""
+        probe = self._probes.get(subject)
+        if probe is not None:
+            probe.is_direct_over = True
+            self._shorten(probe)
+        self.fail_duties(subject)
+
+    def fail_duties(self, subject: NodeId) -> None:
+        """Those who asked about the subject are answered with the next `failed_duties`."""
+        for duty in self._duties.get(subject, ()):
+            duty.deadline = -math.inf
+
+    def _shorten(self, probe: _Probe) -> None:
+        if probe.is_direct_over and not probe.helpers:
+            probe.deadline = -math.inf
 
     def close(self, subject: NodeId) -> bool:
         """The subject showed life, or nobody cares any more. Returns whether a probe was open."""
         return self._probes.pop(subject, None) is not None
 
     def ended(self, now: float) -> list[EndedProbe]:
+        if not self._probes:
+            return []
         due = sorted(s for s, probe in self._probes.items() if now >= probe.deadline)
         ended = []
         for subject in due:
@@ -95,7 +128,7 @@ class Probes:
         return [(duty.asker, ProbeAnswer(duty.nonce, True)) for duty in duties]
 
     def failed_duties(self, now: float) -> list[tuple[NodeId, ProbeAnswer]]:
-        answers = []
+        answers: list[tuple[NodeId, ProbeAnswer]] = []
         for subject in sorted(self._duties):
             waiting = []
             for duty in self._duties[subject]:
@@ -109,6 +142,8 @@ class Probes:
         return answers
 
     def next_deadline(self) -> float | None:
+        if not self._probes and not self._duties:
+            return None
         probes = [probe.deadline for probe in self._probes.values()]
         duties = [duty.deadline for waiting in self._duties.values() for duty in waiting]
         return min([*probes, *duties], default=None)

@@ -1,6 +1,6 @@
-"""Who is told: direct push over a full mesh of links. Orders wait here until they are taken.
+"""Direct pushes to linked peers. Orders wait here until they are taken.
 
-Above `FULL_MESH_MAX` members the audience of a push is where sampling comes in.
+A message that several peers get is one object, so that whoever encodes it may do so once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from swarm.messages import Heartbeat, Message, Records, SignedRecord
 from swarm.notes import Note
 from swarm.terms import NodeId
 
-FULL_MESH_MAX = 32
 BATCH_BYTES_MAX = 44 * 1024
 """Bodies in one message: with keys and signatures it must fit the 64 KiB control frame."""
 RECORD_OVERHEAD_BYTES = 160
@@ -42,7 +41,7 @@ class Spread:
         self._effects: list[Effect] = []
 
     def audience(self) -> list[NodeId]:
-        """Everybody linked, in the order of node ids."""
+        """Everybody linked, in the order of node ids. Not to be changed."""
         return self._heartbeats.peers
 
     def send(self, peer: NodeId, message: Message, now: float) -> None:
@@ -71,5 +70,7 @@ class Spread:
         self._effects.append(Tell(entry))
 
     def take(self) -> list[Effect]:
+        if not self._effects:
+            return []
         effects, self._effects = self._effects, []
         return effects

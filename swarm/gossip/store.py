@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from swarm.gossip import buckets
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.gossip.sealing import Content, Version, version_of
 from swarm.messages import Digest, DigestEntry, RecordKind, SignedRecord
@@ -29,6 +30,15 @@ class Comparison:
     buried_here: tuple[NodeId, ...]
     """Nodes the sender holds records of, and for which a tombstone of no lower incarnation is
     kept here."""
+    behind: bytes
+    """The buckets in which the sender holds something newer, as a mask; b"" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    record: SignedRecord
+    content: Content
+    fingerprint: int
 
 
 class RecordStore:
@@ -38,19 +48,24 @@ class RecordStore:
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[NodeId, RecordKind], tuple[SignedRecord, Content]] = {}
+        self._held: dict[tuple[NodeId, RecordKind], _Held] = {}
         self._buried: dict[NodeId, Incarnation] = {}
         self._hash = 0
+        self._hashes = [0] * buckets.BUCKETS_MAX
+        """The same, of the nodes of each bucket."""
+        self._buckets: dict[NodeId, int] = {}
+        self._ordered: list[NodeId] | None = None
 
     def put(self, node: NodeId, record: SignedRecord, content: Content) -> None:
         """Keep a record that is newer than what is held (the caller has compared)."""
         self._toggle(node)
-        self._held[node, record.kind] = (record, content)
+        self._held[node, record.kind] = _Held(record, content, _fingerprint(node, record))
+        self._add(node)
         self._toggle(node)
 
     def record(self, node: NodeId, kind: RecordKind) -> SignedRecord | None:
         held = self._held.get((node, kind))
-        return held[0] if held else None
+        return held.record if held else None
 
     def records_of(self, node: NodeId) -> tuple[SignedRecord, ...]:
         found = (self.record(node, kind) for kind in RecordKind)
@@ -62,11 +77,11 @@ class RecordStore:
 
     def static(self, node: NodeId) -> StaticRecord | None:
         held = self._held.get((node, RecordKind.STATIC))
-        return held[1] if held and isinstance(held[1], StaticRecord) else None
+        return held.content if held and isinstance(held.content, StaticRecord) else None
 
     def dynamic(self, node: NodeId) -> DynamicRecord | None:
         held = self._held.get((node, RecordKind.DYNAMIC))
-        return held[1] if held and isinstance(held[1], DynamicRecord) else None
+        return held.content if held and isinstance(held.content, DynamicRecord) else None
 
     def is_newer(self, node: NodeId, record: SignedRecord) -> bool:
         held = self.version(node, record.kind)
@@ -77,7 +92,7 @@ class RecordStore:
         self._toggle(node)
         for kind in RecordKind:
             held = self._held.get((node, kind))
-            if held and held[0].incarnation < incarnation:
+            if held and held.record.incarnation < incarnation:
                 del self._held[node, kind]
         self._toggle(node)
 
@@ -85,6 +100,7 @@ class RecordStore:
         if node not in self._buried:
             self._toggle(node)
         self._buried[node] = incarnation
+        self._add(node)
 
     def unbury(self, node: NodeId) -> None:
         if self._buried.pop(node, None) is not None:
@@ -95,39 +111,72 @@ class RecordStore:
         del self._buried[node]
         for kind in RecordKind:
             self._held.pop((node, kind), None)
+        del self._buckets[node]
+        self._ordered = None
 
     def state_hash(self) -> bytes:
         """HASH_BYTES over the versions of all records of nodes that are not buried."""
         return self._hash.to_bytes(HASH_BYTES, "big")
 
-    def digests(self, *, reply: bool) -> tuple[Digest, ...]:
-        """What is held, tombstones included, in as many parts as the wire's limits ask for."""
-        nodes = self._nodes()
-        starts = nodes[DIGEST_NODES_MAX::DIGEST_NODES_MAX]
+    def summary(self, bucket_count: int = 0) -> bytes:
+        """The hashes of so many buckets; 0: as many as the number of nodes asks for."""
+        count = bucket_count or buckets.division(len(self._buckets))
+        return buckets.coarsened(self._hashes, count)
+
+    def digests(self, *, reply: bool, mask: bytes = b"") -> tuple[Digest, ...]:
+        """What is held, tombstones included, in as many parts as the wire's limits ask for.
+
+        `mask`: only of the nodes in these buckets.
+        """
+        nodes = [node for node in self._nodes() if buckets.holds(mask, self._buckets[node])]
         parts = []
-        for start, stop in zip(["", *starts], [*starts, ""], strict=True):
-            inside = [node for node in nodes if _within(node, start, stop)]
+        for first in range(0, max(1, len(nodes)), DIGEST_NODES_MAX):
+            inside = nodes[first : first + DIGEST_NODES_MAX]
+            rest = nodes[first + DIGEST_NODES_MAX :]
             entries = tuple(entry for node in inside for entry in self._entries(node))
-            parts.append(Digest(entries, reply, start, stop))
+            start = inside[0] if first else ""
+            parts.append(Digest(entries, reply, start, rest[0] if rest else "", mask))
         return tuple(parts)
 
     def compare(self, digest: Digest) -> Comparison:
+        """Raises RemoteProtocolError for a malformed digest."""
+        buckets.check_mask(digest.buckets)
         theirs = {(entry.node, entry.kind): entry for entry in digest.entries}
         newer: list[SignedRecord] = []
         for node in self._nodes():
-            if node in self._buried or not _within(node, digest.start, digest.stop):
+            if node in self._buried or not self._is_spoken_of(node, digest):
                 continue
             for record in self.records_of(node):
                 entry = theirs.get((node, record.kind))
                 if not entry or version_of(record).key > (entry.incarnation, entry.sequence):
                     newer.append(record)
         tombs = tuple(e for e in digest.entries if e.sequence == TOMBSTONE_SEQUENCE)
-        living = (e for e in digest.entries if e.sequence != TOMBSTONE_SEQUENCE)
+        living = [e for e in digest.entries if e.sequence != TOMBSTONE_SEQUENCE]
         here = {e.node for e in living if e.incarnation <= self._buried.get(e.node, -1)}
-        return Comparison(tuple(newer), tombs, tuple(sorted(here)))
+        ahead = {buckets.bucket_of(e.node) for e in living if self._is_behind(e)}
+        behind = buckets.mask_of(ahead) if ahead else b""
+        return Comparison(tuple(newer), tombs, tuple(sorted(here)), behind)
+
+    def _is_spoken_of(self, node: NodeId, digest: Digest) -> bool:
+        if not _within(node, digest.start, digest.stop):
+            return False
+        return buckets.holds(digest.buckets, self._buckets[node])
+
+    def _is_behind(self, entry: DigestEntry) -> bool:
+        if entry.incarnation <= self._buried.get(entry.node, -1):
+            return False
+        held = self.version(entry.node, entry.kind)
+        return held is None or held.key < (entry.incarnation, entry.sequence)
+
+    def _add(self, node: NodeId) -> None:
+        if node not in self._buckets:
+            self._buckets[node] = buckets.bucket_of(node)
+            self._ordered = None
 
     def _nodes(self) -> list[NodeId]:
-        return sorted({node for node, _ in self._held} | set(self._buried))
+        if self._ordered is None:
+            self._ordered = sorted(self._buckets)
+        return self._ordered
 
     def _entries(self, node: NodeId) -> Iterator[DigestEntry]:
         buried = self._buried.get(node)
@@ -141,8 +190,11 @@ class RecordStore:
         """Take the node's records out of the hash, or back in; called in pairs around a change."""
         if node in self._buried:
             return
-        for record in self.records_of(node):
-            self._hash ^= _fingerprint(node, record)
+        for kind in RecordKind:
+            held = self._held.get((node, kind))
+            if held:
+                self._hash ^= held.fingerprint
+                self._hashes[self._buckets[node]] ^= held.fingerprint
 
 
 def _within(node: NodeId, start: str, stop: str) -> bool:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from swarm.terms import Incarnation, NodeId
 
 CONFIRMATIONS_WANTED = 2
+ACCUSERS_MAX = 64
+"""Remembered of one subject: far more than count."""
 ACCUSER_WINDOW_S = 2.0
 ACCUSER_SHARE = 1 / 3
 """Who wrongly accuses more than this part of its peers within the window is not believed."""
@@ -59,9 +61,27 @@ class Suspicions:
         most_s = least_s * self._maximum_factor
         self._own[subject] = _Suspicion(now, incarnation, wanted, least_s, most_s)
 
-    def accuse(self, subject: NodeId, accuser: NodeId, incarnation: Incarnation) -> None:
-        """Somebody else could not reach `subject`."""
-        self._accusers.setdefault(subject, {})[accuser] = incarnation
+    def accuse(self, subject: NodeId, accuser: NodeId, incarnation: Incarnation) -> bool:
+        """Somebody else could not reach `subject`. True when that is news."""
+        said = self._accusers.setdefault(subject, {})
+        if said.get(accuser, 0) >= incarnation:
+            return False
+        if len(said) >= ACCUSERS_MAX and accuser not in said:
+            return False
+        said[accuser] = incarnation
+        return True
+
+    def accuser_count(
+        self,
+        subject: NodeId,
+        incarnation: Incarnation,
+        believed: Callable[[NodeId], bool] = lambda accuser: True,
+    ) -> int:
+        """Others that accuse `subject` in this life."""
+        said = self._accusers.get(subject)
+        if said is None:
+            return 0
+        return sum(inc >= incarnation and believed(node) for node, inc in said.items())
 
     def clear(self, subject: NodeId) -> None:
         self._own.pop(subject, None)
@@ -73,10 +93,12 @@ class Suspicions:
     def deadline(self, subject: NodeId, factor: float, believed: Callable[[NodeId], bool]) -> float:
         """When `subject` is dead. `factor` stretches it for a node that is not well itself."""
         own = self._own[subject]
-        said = self._accusers.get(subject, {})
-        count = sum(inc >= own.incarnation and believed(node) for node, inc in said.items())
+        count = self.accuser_count(subject, own.incarnation, believed)
         lasts_s = suspicion_s(count, own.wanted, own.minimum_s, own.maximum_s)
         return own.begun_at + lasts_s * factor
+
+    def __len__(self) -> int:
+        return len(self._own)
 
     def subjects(self) -> list[NodeId]:
         return sorted(self._own)

@@ -77,6 +77,7 @@ class Node:
         self.node = node_id_of(self.signer.public_key)
         self.saved = incarnation
         self.is_up = False
+        self.is_killed = False
         self.paused_until = 0.0
         self.notes: list[str] = []
         self.states: list[tuple[float, NodeId, MemberState]] = []
@@ -90,7 +91,7 @@ class Node:
         self.gossip = Gossip(
             self.node, self.signer, self.world.config, Incarnation(self.saved), rng
         )
-        self.is_up = True
+        self.is_up, self.is_killed = True, False
         self.gossip.publish_static(static_record(self.number), self.world.now)
         self.settle()
 
@@ -225,14 +226,21 @@ class World:
         for address in effect.addresses:
             number = address.port - 7000
             if 0 <= number < len(self.nodes):
-                self.at(self.now + 2 * self.delay_s, self.link, node, self.nodes[number])
+                self.at(self.now + 2 * self.delay_s, self._dialled, node, self.nodes[number])
+
+    def _dialled(self, node: Node, target: Node) -> None:
+        """A process that is gone refuses; a machine that is gone says nothing."""
+        self.link(node, target)
+        if target.is_killed and not self._is_cut(node, target):
+            node.do(node.gossip.dial_failed, target.node)
 
     def close(self, closer: NodeId, other: NodeId, *, orderly: bool) -> None:
-        if self.links.pop(frozenset((closer, other)), None) is None:
+        here, there = self.by_id[closer], self.by_id.get(other)
+        if there is None:
             return
-        here, there = self.by_id[closer], self.by_id[other]
+        was_up = self.links.pop(frozenset((closer, other)), None) is not None
         self.at(self.now, self._down, here, other, orderly)
-        if not self._is_cut(here, there):
+        if was_up and not self._is_cut(here, there):
             self.at(self.now, self._down, there, closer, orderly)
 
     def _down(self, node: Node, peer: NodeId, orderly: bool) -> None:
@@ -273,7 +281,7 @@ class World:
 
     def kill(self, node: Node) -> None:
         """The process ends: its peers see an end of file."""
-        node.is_up = False
+        node.is_up, node.is_killed = False, True
         for other in self.nodes:
             self.close(node.node, other.node, orderly=False)
 

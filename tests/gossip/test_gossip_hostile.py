@@ -24,6 +24,7 @@ from swarm.messages import (
     RecordKind,
     Records,
     SignedRecord,
+    Summary,
     Suspicion,
     Verdict,
 )
@@ -68,9 +69,13 @@ def notes(gossip: Gossip) -> list[str]:
         Records((record_of(2, device="x" * CONFIG.record_body_bytes_max),)),
         Records((replace(record_of(2), incarnation=Incarnation(-1)),)),
         Heartbeat(b"short", Incarnation(1)),
+        Summary(b""),
+        Summary(bytes(3)),
+        Summary(bytes(12)),
+        Summary(bytes(4 * 512)),
+        Digest((), False, buckets=bytes(31)),
         Heartbeat(bytes(8), Incarnation(0)),
         Heartbeat(bytes(8), Incarnation(1 << 62)),
-        Suspicion(IDS[2], Incarnation(1), IDS[3]),
         Suspicion(ME, Incarnation(5 + (1 << 30)), PEER),
         Suspicion(IDS[2], Incarnation(0), PEER),
         Verdict(ME, Incarnation(1 << 50), False),
@@ -292,6 +297,9 @@ any_message = st.one_of(
     st.builds(Heartbeat, st.binary(min_size=8, max_size=8), small, flags),
     st.builds(Records, st.lists(st.sampled_from(record_pool), max_size=4).map(tuple)),
     st.builds(Digest, st.lists(entries, max_size=5).map(tuple), flags),
+    st.builds(
+        Summary, st.sampled_from([4, 8, 64]).flatmap(lambda n: st.binary(min_size=n, max_size=n))
+    ),
     st.builds(Suspicion, node_ids, small, node_ids),
     st.builds(Verdict, node_ids, small, flags),
     st.builds(ProbeRequest, node_ids, st.integers(0, 5)),

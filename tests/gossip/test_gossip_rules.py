@@ -215,6 +215,7 @@ def test_every_move_of_the_table_and_no_other(state: MemberState, happening: Hap
         Happening.ACCUSED: lambda: members.accused(B, 3.0),
         Happening.EXPIRED: lambda: members.expired(B, 3.0),
         Happening.DEPARTED: lambda: members.departed(B, 3.0),
+        Happening.CLEARED: lambda: members.cleared(B, 3.0),
     }
     expected = _MOVES.get((state, happening))
     if expected is None:
