@@ -301,6 +301,10 @@ class SimNet(Network):
             total.add(end.out)
         return total
 
+    def open_count(self, machine: Machine) -> int:
+        """Open sockets of its processes, listening ones aside."""
+        return len(self._hosts[machine.number].ends)
+
     # ------------------------------------------------------------ connecting and listening
 
     async def connect(

@@ -64,7 +64,7 @@ FAST_ETHERNET = Profile(
 )
 WIFI = Profile(
     "wifi",
-    ((0.0, 1.0e-3), (0.5, 1.95e-3), (0.9, 2.8e-3), (0.98, 5e-3), (0.9982, 40e-3), (1.0, 60e-3)),
+    ((0.0, 1.0e-3), (0.5, 2.0e-3), (0.9, 2.7e-3), (0.98, 4.5e-3), (0.997, 53e-3), (1.0, 80e-3)),
     12.5e6,
     loss=0.0012,
     spikes_per_minute=1.8,
@@ -74,7 +74,12 @@ WIFI = Profile(
 """A published trace over office Wi-Fi (privateoctopus.com, 2023-05-18): round trips of median
 4.0 ms, p95 below 8, p99 50.7 ms; 0.12 % lost; in ten minutes 18 spikes above 100 ms of which 12
 above 200 ms. Bandwidth and duplicates are assumed."""
-WAN = Profile("wan", ((0.0, 19e-3), (0.5, 20e-3), (0.95, 23e-3), (1.0, 40e-3)), 2.5e6, loss=0.005)
+WAN = Profile(
+    "wan",
+    ((0.0, 19e-3), (0.5, 20e-3), (0.95, 21e-3), (0.99, 25e-3), (1.0, 40e-3)),
+    2.5e6,
+    loss=0.005,
+)
 """Round trips of 40 ms, 20 Mb/s."""
 
 
