@@ -61,6 +61,7 @@ DATA_FRAME_LIMIT = 8 * 1024 * 1024 + 1024
 PAYLOAD_LIMIT = 8 * 1024 * 1024
 
 _PREFIX = struct.Struct(">BH")
+_PREFIX_BYTES = _PREFIX.size
 
 
 # ---------------------------------------------------------------- link upkeep
@@ -472,21 +473,21 @@ def decode(
     Raises RemoteProtocolError for everything else that does not fit. The payload is copied out,
     so `frame` may be reused at once.
     """
-    view = memoryview(frame)
-    if len(view) < _PREFIX.size:
-        raise RemoteProtocolError(f"frame of {len(view)} bytes")
-    number, head_length = _PREFIX.unpack_from(view)
+    if len(frame) < _PREFIX_BYTES:
+        raise RemoteProtocolError(f"frame of {len(frame)} bytes")
+    number, head_length = _PREFIX.unpack_from(frame)
     kind = kinds.get(number)
     if kind is None:
         return None
     if lane is not None and kind.LANE is not lane:
         raise RemoteProtocolError(f"{kind.__name__} on the {lane.value} lane")
-    body = view[_PREFIX.size :]
-    if head_length > len(body):
+    head_stop = _PREFIX_BYTES + head_length
+    if head_stop > len(frame):
         raise RemoteProtocolError(f"{kind.__name__} is cut short")
-    message = shapes.unpack(kind, body[:head_length])
-    payload = body[head_length:]
-    return _with_payload(message, payload) if len(payload) else message
+    message = shapes.unpack(kind, frame[_PREFIX_BYTES:head_stop])
+    if head_stop == len(frame):
+        return message
+    return _with_payload(message, memoryview(frame)[head_stop:])
 
 
 def _with_payload(message: Message, payload: memoryview) -> Message:

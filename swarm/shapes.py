@@ -5,6 +5,9 @@ NewType of these, another such dataclass, `tuple[X, ...]`, or `X | None`. It tra
 of its fields in order. Compatible growth: a field may be appended with a default; a decoder fills
 what an older peer left out and ignores what a newer peer added. Everything that does not fit
 raises `RemoteProtocolError`, whatever the bytes are.
+
+What a type needs on its way out and in is worked out once, on its first use: each node does this
+hundreds of times a second. The one packer is not for several threads at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import typing
 from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgpack
@@ -30,11 +34,12 @@ ARRAY_LIMIT = 512
 STRING_LIMIT = 4096
 BYTES_LIMIT = 65536
 INTEGER_LIMIT = 1 << 63
+_PACKER = msgpack.Packer(use_bin_type=True)
 
 
 def pack(value: Any) -> bytes:
     """Encode a dataclass of this kind as a msgpack positional array."""
-    return typing.cast(bytes, msgpack.packb(_flatten(value), use_bin_type=True))
+    return typing.cast(bytes, _PACKER.pack(_flattener(typing.cast(Hashable, type(value)))(value)))
 
 
 def unpack(kind: type[T], data: bytes | bytearray | memoryview) -> T:
@@ -56,15 +61,54 @@ def unpack(kind: type[T], data: bytes | bytearray | memoryview) -> T:
     return typing.cast(T, _converter(typing.cast(Hashable, kind))(plain))
 
 
-def _flatten(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return [
-            _flatten(getattr(value, field.name))
-            for field in _wire_fields(typing.cast(Hashable, type(value)))
-        ]
-    if isinstance(value, tuple):
-        return [_flatten(item) for item in value]
-    return value.value if isinstance(value, Enum) else value
+# -------------------------------------------------------------------- out
+
+
+@cache
+def _flattener(kind: Any) -> Converter:
+    """What turns a dataclass of this kind into the sequence of its fields that travels."""
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in _wire_fields(kind)]
+    plain_of = {index: _plain_maker(hints[name]) for index, name in enumerate(names)}
+    special = [(index, make) for index, make in plain_of.items() if make is not None]
+    fields = _getter(names)
+    if not special:
+        return fields
+
+    def flatten(value: Any) -> Any:
+        plain = list(fields(value))
+        for index, make in special:
+            plain[index] = make(plain[index])
+        return plain
+
+    return flatten
+
+
+def _getter(names: list[str]) -> Converter:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _plain_maker(kind: Any) -> Converter | None:
+    """What makes a field's value plain; None where msgpack takes it as it is."""
+    if isinstance(kind, typing.NewType):
+        return _plain_maker(kind.__supertype__)
+    if dataclasses.is_dataclass(kind):
+        return _flattener(typing.cast(Hashable, kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return None if issubclass(kind, int) else attrgetter("value")
+    if typing.get_origin(kind) is tuple:
+        item = _plain_maker(typing.get_args(kind)[0])
+        return None if item is None else lambda items: [item(each) for each in items]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        (given,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
+        make = _plain_maker(given)
+        return None if make is None else lambda value: None if value is None else make(value)
+    return None
+
+
+# -------------------------------------------------------------------- in
 
 
 @cache
@@ -94,15 +138,17 @@ def _dataclass_converter(kind: Any) -> Converter:
     hints = typing.get_type_hints(kind)
     fields = _wire_fields(kind)
     converters = [_converter(hints[field.name]) for field in fields]
-    named = [(field.name, c) for field, c in zip(fields, converters, strict=True)]
+    leading = dataclasses.fields(kind)[: len(fields)] == fields
+    names = [field.name for field in fields]
     required = sum(field.default is dataclasses.MISSING for field in fields)
     name = kind.__name__
 
     def convert(plain: Any) -> Any:
         if not isinstance(plain, tuple) or len(plain) < required:
             raise RemoteProtocolError(f"{name}: expected at least {required} fields")
+        values = [take(item) for take, item in zip(converters, plain, strict=False)]
         try:
-            return kind(**{key: c(item) for (key, c), item in zip(named, plain, strict=False)})
+            return kind(*values) if leading else kind(**dict(zip(names, values, strict=False)))
         except ValueError as error:
             raise RemoteProtocolError(f"{name}: {error}") from error
 

@@ -170,6 +170,8 @@ def test_a_newer_peer_may_append_fields_and_an_older_one_may_lack_them() -> None
         name: str = "none"
 
     globals().update(Older=Older, Newer=Newer)
+    with pytest.raises(OverflowError):
+        shapes.pack(Older(1 << 70))
     assert shapes.unpack(Older, shapes.pack(Newer(1, "x"))) == Older(1)
     assert shapes.unpack(Newer, shapes.pack(Older(1))) == Newer(1)
 

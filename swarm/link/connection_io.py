@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, cast
 
 from swarm.config import LinkConfig
 from swarm.errors import HandshakeFailed, RemoteProtocolError
-from swarm.link.frames import FRAME_LIMITS, LENGTH, FrameBuffer, Opener, Sealer
+from swarm.link.frames import FRAME_LIMITS, LENGTH, Encoder, FrameBuffer, Opener, Sealer
 from swarm.link.handshake import HANDSHAKE_LIMIT, Established, Handshake
 from swarm.link.noise import TAG_BYTES
 from swarm.link.sockets_io import plain_error, printable, remote_host, set_options, set_user_timeout
-from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode, encode
+from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
 from swarm.terms import Address
 
 _LINGER_S = 1.0
@@ -61,11 +60,12 @@ class ConnectionOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSetup:
-    """`address`: what was dialled; None for an accepted connection."""
+    """`address`: what was dialled; None for an accepted connection. `encode`: of all links."""
 
     number: int
     handshake: Handshake
     address: Address | None
+    encode: Encoder
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -84,10 +84,12 @@ class Connection(asyncio.BufferedProtocol):
         self._config = config
         self._owner = owner
         self._handshake = setup.handshake
+        self._encode = setup.encode
         self._buffer = FrameBuffer(HANDSHAKE_LIMIT)
         self._transport: asyncio.Transport | None = None
         self._sealer: Sealer | None = None
         self._opener: Opener | None = None
+        self._lane: Lane | None = None
         self._held: Message | None = None
         self._draining = False
         self._ended = False
@@ -98,17 +100,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, message: Message) -> bool:
         """Seal and write a message. False when this connection is over, or too much is unsent."""
-        if self._ended or self._transport is None or self._sealer is None:
+        transport, sealer = self._transport, self._sealer
+        if self._ended or transport is None or sealer is None:
             return False
-        pieces = encode(message)
-        waiting = self._transport.get_write_buffer_size()
-        if waiting + sum(map(len, pieces)) > self._config.send_buffer_limit_bytes:
+        pieces = self._encode(message)
+        waiting = transport.get_write_buffer_size()
+        if waiting + len(pieces[-1]) > self._config.send_buffer_limit_bytes:
             cause = f"the peer does not read: {waiting} bytes are unsent"
             asyncio.get_running_loop().call_soon(self.fail, cause)
             return False
-        for buffer in self._sealer.seal(pieces):
+        for buffer in sealer.seal(pieces):
             self.bytes_out += len(buffer)
-            self._transport.write(buffer)
+            transport.write(buffer)
         return True
 
     @property
@@ -189,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.busy = False
         if not self._ended:
-            self._guarded(partial(self._owner.writable, self))
+            self._guarded(self._owner.writable, self)
 
     # ------------------------------------------------------------ inside
 
@@ -199,14 +202,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._draining = True
         try:
-            self._guarded(self._handle_fresh if fresh else self._handle_whole)
+            self._guarded(self._handle_whole, fresh)
         finally:
             self._draining = False
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
         """The root of all that the other side sets going: every fault ends here."""
         try:
-            step()
+            step(*arguments)
         except (RemoteProtocolError, HandshakeFailed) as error:
             self.fail(printable(str(error)))
         except Exception as error:  # noqa: BLE001 - a bug of ours must not spread to other links
@@ -215,11 +218,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._owner.broken(self, error)
             self.fail(f"a fault of this node: {type(error).__name__}")
 
-    def _handle_fresh(self) -> None:
-        self._owner.heard(self)
-        self._handle_whole()
-
-    def _handle_whole(self) -> None:
+    def _handle_whole(self, fresh: bool) -> None:
+        if fresh:
+            self._owner.heard(self)
         while not self._ended and (self._held is None or self._offer_held()):
             body = self._buffer.next_body()
             if body is None:
@@ -234,10 +235,10 @@ class Connection(asyncio.BufferedProtocol):
         return not self._ended
 
     def _on_body(self, body: memoryview) -> None:
-        if self._opener is None or self.established is None:
+        if self._opener is None:
             self._on_handshake(bytes(body))
             return
-        message = decode(self._opener.open(body), PEER_MESSAGES, self.established.lane)
+        message = decode(self._opener.open(body), PEER_MESSAGES, self._lane)
         if isinstance(message, Goodbye):
             self._finish(printable(message.reason), orderly=True)
             if self._transport is not None:
@@ -270,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _switch_to_frames(self, found: Established) -> None:
         rekey_frames = self._config.rekey_frames
-        self.established = found
+        self.established, self._lane = found, found.lane
         self._sealer = Sealer(found.cipher, found.send_key, found.lane, rekey_frames, found.suite)
         self._opener = Opener(found.cipher, found.receive_key, rekey_frames, found.suite)
         self._buffer.allow(FRAME_LIMITS[found.lane] + TAG_BYTES)
@@ -300,4 +301,4 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._ended = True
         self.settled()
-        self._guarded(partial(self._owner.ended, self, cause, orderly))
+        self._guarded(self._owner.ended, self, cause, orderly)

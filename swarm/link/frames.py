@@ -16,18 +16,21 @@ from cryptography.exceptions import InvalidTag
 
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.link.noise import TAG_BYTES, Cipher
-from swarm.link.suite import NOISE, FrameState, Suite
-from swarm.messages import CONTROL_FRAME_LIMIT, DATA_FRAME_LIMIT, Lane
+from swarm.link.suite import NOISE, Suite
+from swarm.messages import CONTROL_FRAME_LIMIT, DATA_FRAME_LIMIT, Lane, Message, encode
 
 LENGTH = struct.Struct(">I")
 LENGTH_BYTES = LENGTH.size
 FRAME_LIMITS = {Lane.CONTROL: CONTROL_FRAME_LIMIT, Lane.DATA: DATA_FRAME_LIMIT}
 """Plaintext bytes of one frame."""
 BUFFER_BYTES = 128 * 1024
+FIRST_BYTES = 4 * 1024
 _JOIN_BELOW = 16 * 1024
 """Below this a frame is one buffer (one system call); above, copying it costs more than a call."""
 _MIN_SPACE = 4096
 _SMALL_READS_TO_SHRINK = 1024
+_pack_length = LENGTH.pack
+_unpack_length = LENGTH.unpack_from
 
 Piece = bytes | memoryview
 
@@ -52,9 +55,11 @@ class Sealer:
         plaintext = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(plaintext) > self._limit:
             raise LocalProtocolError(f"a frame of {len(plaintext)} bytes, limit {self._limit}")
-        header = LENGTH.pack(len(plaintext) + TAG_BYTES)
-        sealed = self._state.encrypt(header, plaintext)
-        _rekey_when_due(self._state, self._rekey_frames)
+        state = self._state
+        header = _pack_length(len(plaintext) + TAG_BYTES)
+        sealed = state.encrypt(header, plaintext)
+        if self._rekey_frames and state.nonce % self._rekey_frames == 0:
+            state.rekey()
         return [header + sealed] if len(sealed) < _JOIN_BELOW else [header, sealed]
 
 
@@ -69,50 +74,82 @@ class Opener:
 
     def open(self, body: memoryview) -> bytes:
         """The plaintext of one frame's ciphertext. Raises RemoteProtocolError."""
+        state = self._state
         try:
-            plaintext = self._state.decrypt(LENGTH.pack(len(body)), body)
+            plaintext = state.decrypt(_pack_length(len(body)), body)
         except InvalidTag as error:
             raise RemoteProtocolError("a frame is forged, repeated or out of order") from error
-        _rekey_when_due(self._state, self._rekey_frames)
+        if self._rekey_frames and state.nonce % self._rekey_frames == 0:
+            state.rekey()
         return plaintext
 
 
-def _rekey_when_due(state: FrameState, rekey_frames: int) -> None:
-    if rekey_frames and state.nonce % rekey_frames == 0:
-        state.rekey()
+class Encoder:
+    """`encode` that does its work once for a message that goes to several peers in a row."""
+
+    __slots__ = ("_message", "_pieces")
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+        self._pieces: list[Piece] = []
+
+    def __call__(self, message: Message) -> list[Piece]:
+        """The message's bytes; good until the next call. Payloads are not kept."""
+        if message is self._message:
+            return self._pieces
+        pieces = encode(message)
+        if len(pieces) == 1:
+            self._message, self._pieces = message, pieces
+        return pieces
 
 
 class FrameBuffer:
     """Cuts a byte stream into frames in place: the socket writes into it, frames are views of it.
 
-    Grows to the frame that is under way, never beyond `limit` (the largest body allowed now), and
-    shrinks again after many reads without a large frame.
+    Begins small, and grows while reads fill it or a larger frame is under way, never beyond what
+    `limit` (the largest body allowed now) calls for. It shrinks again after many reads without a
+    large frame.
     """
 
-    __slots__ = ("_buffer", "_end", "_small_reads", "_start", "_view", "limit")
+    __slots__ = (
+        "_buffer",
+        "_capacity",
+        "_end",
+        "_small_reads",
+        "_start",
+        "_usual",
+        "_view",
+        "limit",
+    )
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
         self._start = 0
         self._end = 0
         self._small_reads = 0
-        self._buffer = bytearray(self._usual_bytes())
+        self.allow(limit)
+        self._capacity = min(FIRST_BYTES, self._usual)
+        self._buffer = bytearray(self._capacity)
         self._view = memoryview(self._buffer)
 
     def allow(self, limit: int) -> None:
         """From now on bodies may have up to `limit` bytes."""
         self.limit = limit
+        self._usual = min(BUFFER_BYTES, LENGTH_BYTES + limit)
 
     def space(self) -> memoryview:
         """Where the next bytes go: never empty. Ends the life of every view given out before."""
+        capacity = self._capacity
+        if self._start == self._end and capacity <= self._usual:
+            self._start = self._end = 0
+            return self._view
         held = self._end - self._start
         wanted = max(self._pending_bytes(), held + 1)
-        usual = self._usual_bytes()
-        self._small_reads = self._small_reads + 1 if wanted <= usual else 0
-        capacity = len(self._buffer)
-        idle = capacity > usual and self._small_reads > _SMALL_READS_TO_SHRINK
-        if capacity < max(wanted, usual) or idle:
-            self._move_into(bytearray(max(wanted, usual)))
+        self._small_reads = self._small_reads + 1 if wanted <= self._usual else 0
+        idle = capacity > self._usual and self._small_reads > _SMALL_READS_TO_SHRINK
+        if idle:
+            self._move_into(bytearray(self._usual))
+        elif capacity < wanted:
+            self._move_into(bytearray(max(wanted, min(self._usual, 4 * capacity))))
         elif held == 0:
             self._start = self._end = 0
         elif self._start and self._start + max(wanted, held + _MIN_SPACE) > capacity:
@@ -122,6 +159,8 @@ class FrameBuffer:
     def filled(self, count: int) -> None:
         """`count` bytes were written at the start of `space()`."""
         self._end += count
+        if self._end == self._capacity < self._usual:
+            self._move_into(bytearray(min(self._usual, 4 * self._capacity)))
 
     def next_body(self) -> memoryview | None:
         """The next whole frame's ciphertext; None until more bytes come.
@@ -129,31 +168,28 @@ class FrameBuffer:
         The view is good until `space()` is asked for. Raises RemoteProtocolError for a length
         that no frame may have here.
         """
-        if self._end - self._start < LENGTH_BYTES:
+        start, held = self._start, self._end - self._start
+        if held < LENGTH_BYTES:
             return None
-        size = self._pending_bytes()
-        if not size:
-            (length,) = LENGTH.unpack_from(self._buffer, self._start)
+        length = _unpack_length(self._buffer, start)[0]
+        if length > self.limit:
             raise RemoteProtocolError(f"a frame claims {length} bytes, limit {self.limit}")
-        if self._end - self._start < size:
+        size = LENGTH_BYTES + length
+        if held < size:
             return None
-        body = self._view[self._start + LENGTH_BYTES : self._start + size]
-        self._start += size
-        return body
+        self._start = start + size
+        return self._view[start + LENGTH_BYTES : start + size]
 
     def _pending_bytes(self) -> int:
         """Size of the frame under way, length field included; 0 where unknown or not allowed."""
         if self._end - self._start < LENGTH_BYTES:
             return 0
-        (length,) = LENGTH.unpack_from(self._buffer, self._start)
+        (length,) = _unpack_length(self._buffer, self._start)
         return LENGTH_BYTES + int(length) if length <= self.limit else 0
-
-    def _usual_bytes(self) -> int:
-        return min(BUFFER_BYTES, LENGTH_BYTES + self.limit)
 
     def _move_into(self, target: bytearray) -> None:
         held = self._end - self._start
         view = memoryview(target)
         view[:held] = self._view[self._start : self._end]
-        self._buffer, self._view = target, view
+        self._buffer, self._view, self._capacity = target, view, len(target)
         self._start, self._end = 0, held

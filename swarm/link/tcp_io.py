@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from typing import assert_never
@@ -16,6 +16,7 @@ from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
 from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
 from swarm.link.dial_io import SLOWER, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
+from swarm.link.frames import Encoder
 from swarm.link.handshake import Credentials, Entropy, Established, Handshake
 from swarm.link.instances import draw_instance, must_yield
 from swarm.link.lanes import (
@@ -38,6 +39,7 @@ from swarm.link.link_io import (
     LinkStats,
     Peer,
 )
+from swarm.link.live_io import ContestPorts, Contests, LiveLink
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
 from swarm.messages import GoodputEcho, GoodputProbe, KeyInUse, Lane, Message, Ping, Pong
@@ -67,16 +69,6 @@ class Surroundings:
     notes: NoteSink
 
 
-@dataclass(slots=True)
-class _LinkUpkeep:
-    control: Connection
-    data: Connection
-    upkeep: Upkeep
-    timer: asyncio.TimerHandle | None = None
-    challenges: dict[int, int] = field(default_factory=dict)
-    """Stamp of the ping that asks for a sign of life -> number of the newcomer's connection."""
-
-
 class TcpLinks:
     """See `link_io.Links`. Owns every connection, timer and dialling task it makes."""
 
@@ -102,10 +94,15 @@ class TcpLinks:
         self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
         self._fault_budget = NoteBudget(_FAULTS_PER_S, _FAULTS_BURST)
         self._inquiries = Bucket(_INQUIRIES_PER_S, _INQUIRIES_BURST)
-        self._contests: dict[int, asyncio.TimerHandle] = {}
+        contests = ContestPorts(self._contest_answered, self._contest_unanswered)
+        self._contests = Contests(contests, config.contest_s)
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
-        self._links: dict[NodeId, _LinkUpkeep] = {}
+        self._encode = Encoder()
+        self._links: dict[NodeId, LiveLink] = {}
+        self._live: dict[int, LiveLink] = {}
+        """The same by the number of either connection."""
+        self._upkeep_timer: asyncio.TimerHandle | None = None
         ports = DialPorts(self._dialled, self._round_failed, self.gone)
         self._dialler = Dialler(ports, config.dial_timeout_s)
         self._deferred: list[Callable[[], None]] = []
@@ -136,9 +133,7 @@ class TcpLinks:
 
     def send(self, peer: NodeId, message: Message) -> bool:
         link = self._links.get(peer)
-        if link is None:
-            return False
-        return (link.control if message.LANE is Lane.CONTROL else link.data).send(message)
+        return link is not None and link.send(message)
 
     def data_lane_busy(self, peer: NodeId) -> bool:
         link = self._links.get(peer)
@@ -149,14 +144,7 @@ class TcpLinks:
 
     def stats(self, peer: NodeId) -> LinkStats | None:
         link = self._links.get(peer)
-        if link is None:
-            return None
-        return LinkStats(
-            rtt_s=link.upkeep.rtt_s(self._clock()),
-            goodput_bytes_s=link.upkeep.goodput_bytes_s(),
-            bytes_in=link.control.bytes_in + link.data.bytes_in,
-            bytes_out=link.control.bytes_out + link.data.bytes_out,
-        )
+        return None if link is None else link.stats(self._clock())
 
     def peers(self) -> tuple[Peer, ...]:
         return self._table.peers()
@@ -165,8 +153,9 @@ class TcpLinks:
         self._closing = True
         for server in self._servers:
             server.close()
-        for timer in self._contests.values():
-            timer.cancel()
+        self._contests.close()
+        if self._upkeep_timer is not None:
+            self._upkeep_timer.cancel()
         await self._dialler.close(reason)
         for peer in self.peers():
             self.close(peer.node, reason)
@@ -220,40 +209,35 @@ class TcpLinks:
         if isinstance(message, KeyInUse):
             self._copy_reported(message.address)
             return True
-        peer = self._table.peer_of(connection.number)
-        if peer is None:
+        link = self._live.get(connection.number)
+        if link is None:
             self._apply(self._table.heard(connection.number, self._clock()))
-            peer = self._table.peer_of(connection.number)
-        link = None if peer is None else self._links.get(peer.node)
-        if peer is None or link is None:
+            link = self._live.get(connection.number)
+        if link is None:
             return False
         if isinstance(message, _UPKEEP):
-            now = self._clock()
-            self._send_upkeep(link, link.upkeep.received(message, now, data_idle=_idle(link)))
+            link.upkeep_received(message, self._clock())
             if link.challenges and isinstance(message, Pong):
-                self._answered(link, message.stamp)
+                self._contests.pong_received(link, message)
         else:
-            self._events.message_received(peer.node, message)
+            self._events.message_received(link.peer.node, message)
         return True
 
     def heard(self, connection: Connection) -> None:
-        peer = self._table.peer_of(connection.number)
-        if peer is not None:
-            self._events.heard(peer.node)
+        link = self._live.get(connection.number)
+        if link is not None:
+            self._events.heard(link.peer.node)
 
     def writable(self, connection: Connection) -> None:
-        peer = self._table.peer_of(connection.number)
-        found = connection.established
-        if peer is not None and found is not None and found.lane is Lane.DATA:
-            self._events.lane_writable(peer.node)
+        link = self._live.get(connection.number)
+        if link is not None and link.data is connection:
+            self._events.lane_writable(link.peer.node)
 
     def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
         self._gate.gone(connection.number)
         if self._table.peer_of(connection.number) is None and not self._closing:
             self._note_refusal(connection, cause)
-        contest = self._contests.pop(connection.number, None)
-        if contest is not None:
-            contest.cancel()
+        self._contests.end(connection.number)
         self._apply(self._table.lost(connection.number, cause, orderly, self._clock()))
         self._dialler.ended(connection, cause)
 
@@ -299,8 +283,8 @@ class TcpLinks:
                 case LinkDown():
                     self._link_gone(effect)
                     self._tell_down(effect)
-                case Challenge():
-                    self._challenge(effect)
+                case Challenge(standing, newcomer):
+                    self._contests.begin(self._live[standing], newcomer, self._clock())
                 case CopySeen():
                     self._copy_seen(effect)
                 case _:
@@ -313,9 +297,9 @@ class TcpLinks:
 
     def _link_up(self, up: LinkUp) -> None:
         control, data = self._connections[up.control], self._connections[up.data]
-        upkeep = Upkeep(self._config, self._clock())
-        link = _LinkUpkeep(control, data, upkeep)
+        link = LiveLink(up.peer, control, data, Upkeep(self._config, self._clock()))
         self._links[up.peer.node] = link
+        self._live[up.control] = self._live[up.data] = link
         control.settled()
         data.settled()
         self._dialler.linked(control)
@@ -330,15 +314,16 @@ class TcpLinks:
             )
         )
         # The first ping is also what tells the other side that this link was chosen.
-        self._tick(link)
+        link.tick(self._clock())
+        if self._upkeep_timer is None:
+            self._start_upkeep()
         self._events.link_up(up.peer)
         control.release()
         data.release()
 
     def _link_gone(self, down: LinkDown) -> None:
         link = self._links.pop(down.peer)
-        if link.timer is not None:
-            link.timer.cancel()
+        del self._live[link.control.number], self._live[link.data.number]
         level = Level.INFO if down.orderly else Level.WARNING
         self._notes(
             note(
@@ -353,38 +338,25 @@ class TcpLinks:
     def _tell_down(self, down: LinkDown) -> None:
         self._events.link_down(down.peer, down.cause, down.orderly)
 
-    def _tick(self, link: _LinkUpkeep) -> None:
-        messages = link.upkeep.tick(self._clock(), data_idle=_idle(link))
+    def _start_upkeep(self) -> None:
         loop = asyncio.get_running_loop()
-        link.timer = loop.call_later(self._config.ping_interval_s, self._tick, link)
-        self._send_upkeep(link, messages)
+        self._upkeep_timer = loop.call_later(self._config.ping_interval_s, self._keep_up)
 
-    def _send_upkeep(self, link: _LinkUpkeep, messages: list[Message]) -> None:
-        for message in messages:
-            (link.control if message.LANE is Lane.CONTROL else link.data).send(message)
+    def _keep_up(self) -> None:
+        """One timer for all links. It rests while there are none."""
+        self._upkeep_timer = None
+        if self._links:
+            self._start_upkeep()
+        now = self._clock()
+        for link in list(self._links.values()):
+            link.tick(now)
 
     # ------------------------------------------------------------ copies of a node
 
-    def _challenge(self, challenge: Challenge) -> None:
-        newcomer = challenge.newcomer
-        for link in self._links.values():
-            if link.control.number == challenge.standing:
-                ping = link.upkeep.challenge(self._clock())
-                link.challenges[ping.stamp] = newcomer
-                link.control.send(ping)
-        if (running := self._contests.pop(newcomer, None)) is not None:
-            running.cancel()
-        self._contests[newcomer] = asyncio.get_running_loop().call_later(
-            self._config.contest_s, self._unanswered, newcomer
-        )
+    def _contest_answered(self, newcomer: int) -> None:
+        self._apply(self._table.answered(newcomer))
 
-    def _answered(self, link: _LinkUpkeep, stamp: int) -> None:
-        newcomer = link.challenges.pop(stamp, None)
-        if newcomer is not None:
-            self._apply(self._table.answered(newcomer))
-
-    def _unanswered(self, newcomer: int) -> None:
-        del self._contests[newcomer]
+    def _contest_unanswered(self, newcomer: int) -> None:
         self._apply(self._table.unanswered(newcomer, self._clock()))
 
     def _copy_seen(self, seen: CopySeen) -> None:
@@ -436,7 +408,7 @@ class TcpLinks:
 
     def _new_connection(self, handshake: Handshake, address: Address | None) -> Connection:
         self._last_number += 1
-        setup = ConnectionSetup(self._last_number, handshake, address)
+        setup = ConnectionSetup(self._last_number, handshake, address, self._encode)
         connection = Connection(setup, self._config, self)
         self._connections[setup.number] = connection
         return connection
@@ -481,7 +453,3 @@ def _peer(connection: Connection, found: Established) -> Peer:
         dialled=dialled,
         instance=found.instance,
     )
-
-
-def _idle(link: _LinkUpkeep) -> bool:
-    return link.data.unsent_bytes == 0
