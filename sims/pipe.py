@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 Chunk = bytes | memoryview
 
-OUTSTANDING_BYTES_MAX = 512 * 1024
-"""Handed to the kernel and not yet read at the other end: two socket buffers of 256 KiB."""
+RECEIVE_BUFFER_BYTES = 256 * 1024
+OUTSTANDING_BYTES_MAX = 2 * RECEIVE_BUFFER_BYTES
+"""Handed to the kernel and not yet read at the other end: a send and a receive buffer."""
 MERGED_NS_MAX = 20_000
 """Bytes that join a segment on its way may make it this much too early."""
 DATA, FIN, RST = 0, 1, 2
@@ -134,6 +135,8 @@ class Pipe:
         can_arrive = not self.is_severed and path.is_passable and not self.is_refused
         if can_arrive and not path.loses(0):
             self._fly(Segment([], 0, 0, RST), path.arrival_ns(self.loop.now_ns))
+        else:
+            self.receiver.keepalive.watch()
 
     def drop(self) -> None:
         """The sender's kernel forgets the connection. What is under way arrives."""
@@ -362,6 +365,9 @@ class Pipe:
         self.is_refused = self.is_hard = True
         self._cancel_event()
         self._keep([s for s in self.flying if s.at_ns == LOST])
+        if self.outstanding > RECEIVE_BUFFER_BYTES and not self.is_over:
+            # Its window was shut: the sender's kernel asks for room again and again.
+            self.recovery.wait_for_acknowledgement()
 
     def _keep(self, segments: list[Segment]) -> None:
         """In place: it may be delivering at this moment."""

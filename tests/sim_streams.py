@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sims.loop import SimLoop
-from sims.machine import SECOND_NS, Machine, Process
+from sims.machine import Machine, Process
 from sims.net import SimNet
 
 T = TypeVar("T")
 PORT = 7000
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
 
 
 class Recorder(asyncio.Protocol):
@@ -166,9 +168,11 @@ class Pair:
     def check(self) -> None:
         assert self.loop.faults == []
 
+    def keep_alive(self, protocol: Any) -> None:
+        """Five seconds idle, then three probes every two."""
+        self.option(protocol, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            self.option(protocol, socket.IPPROTO_TCP, option, value)
+
     def option(self, protocol: Any, level: int, option: int, value: int) -> None:
         protocol.transport.get_extra_info("socket").setsockopt(level, option, value)
-
-
-def nanoseconds(seconds: float) -> int:
-    return int(seconds * SECOND_NS)

@@ -10,14 +10,6 @@ from sim_streams import PORT, Pair, Recorder
 
 from sims.wire import WAN
 
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
-
-
-def _keep_alive(pair: Pair, protocol: Recorder) -> None:
-    pair.option(protocol, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE:
-        pair.option(protocol, socket.IPPROTO_TCP, option, value)
-
 
 def _user_timeout(pair: Pair, protocol: Recorder, timeout_ms: int) -> None:
     pair.option(protocol, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
@@ -130,7 +122,7 @@ def test_an_idle_connection_notices_nothing_without_keepalive() -> None:
 def test_keepalive_reaps_an_idle_connection_in_eleven_seconds() -> None:
     pair = Pair()
     client, _ = pair.connect()
-    _keep_alive(pair, client)
+    pair.keep_alive(client)
     _write(pair, 0, client, b"x")
     pair.rest(0.01)
     start_s = pair.now_s - 0.01
@@ -143,7 +135,7 @@ def test_keepalive_reaps_an_idle_connection_in_eleven_seconds() -> None:
 def test_keepalive_counts_from_the_last_sign_of_life() -> None:
     pair = Pair()
     client, served = pair.connect()
-    _keep_alive(pair, client)
+    pair.keep_alive(client)
     pair.rest(100.0)
     _write(pair, 1, served, b"x")
     pair.rest(0.01)
@@ -182,7 +174,7 @@ def test_a_machine_that_is_back_knows_nothing_of_its_connections() -> None:
 def test_an_idle_connection_to_a_machine_that_is_back_is_reset_by_keepalive() -> None:
     pair = Pair()
     client, _ = pair.connect()
-    _keep_alive(pair, client)
+    pair.keep_alive(client)
     pair.net.machine_vanished(pair.b)
     pair.rest(1.0)
     pair.b.is_powered = True
@@ -443,7 +435,7 @@ def test_an_address_that_is_gone_leaves_its_connections_silent() -> None:
     pair = Pair()
     client, served = pair.connect()
     _user_timeout(pair, client, 2000)
-    _keep_alive(pair, served)
+    pair.keep_alive(served)
     pair.net.move(pair.a, ("10.0.1.1",))
     start_s = pair.now_s
     _write(pair, 0, client, b"x")
