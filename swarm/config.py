@@ -162,6 +162,9 @@ class RoutingConfig:
     unreachable_max_s: float = 300.0
     """A member, or a pair of members, that could not be joined is left out for this long, doubling
     with each further miss in one life of the member."""
+    origin_silence_max_s: float = 15.0
+    """A hop frees a session whose origin it has not heard for this long, whatever gossip thinks. An
+    origin that lives is heard every `progress_interval_s`; one that returns later rebuilds."""
     cover_wait_s: float = 20.0
     """How long a running answer waits for lost layers to return."""
     reroutes_max: int = 16

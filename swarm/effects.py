@@ -46,6 +46,11 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWorker:
+    """End the worker process, by force if need be; its loss is not told again."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaveIncarnation:
     incarnation: int
 
@@ -120,5 +125,14 @@ class Tell:
 
 
 Effect = (
-    Send | Dial | CloseLink | ToWorker | StartWorker | SaveIncarnation | SavePeers | Reply | Tell
+    Send
+    | Dial
+    | CloseLink
+    | ToWorker
+    | StartWorker
+    | StopWorker
+    | SaveIncarnation
+    | SavePeers
+    | Reply
+    | Tell
 )

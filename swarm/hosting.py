@@ -22,15 +22,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from swarm.config import ShardConfig
-from swarm.effects import Effect, StartWorker, Tell, ToWorker
+from swarm.effects import Effect, StartWorker, StopWorker, Tell, ToWorker
 from swarm.messages import (
+    Begin,
     Inspect,
     Inspected,
     Load,
     Loaded,
     LoadProgress,
     Message,
+    RowType,
+    Run,
     SpeedReport,
+    StepKind,
     WorkerFailed,
 )
 from swarm.notes import Level, note
@@ -41,10 +45,14 @@ from swarm.terms import (
     ModelSpec,
     NodeId,
     NumericClass,
+    Sampling,
+    SessionId,
     ShardInfo,
     ShardSpeed,
     ShardState,
 )
+
+ID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,31 @@ class Hosting:
             if h.stage is Stage.SERVING and h.speed is not None
         )
 
+    def speed_of(self, model_id: ModelId) -> ShardSpeed | None:
+        h = self._of_model(model_id)
+        return None if h is None else h.speed
+
+    def weight_bytes_of(self, model_id: ModelId) -> int:
+        """Of the layers chosen or loaded."""
+        h = self._of_model(model_id)
+        return 0 if h is None else h.weight_bytes
+
+    def trial(self, session: SessionId) -> tuple[Begin, Run] | None:
+        """Orders that a worker which is well answers at once: one row through one layer."""
+        h = next((h for h in self._hosted if h.stage is Stage.SERVING), None)
+        if h is None or h.inspected is None or h.loaded is None:
+            return None
+        layers, embed = h.loaded.layers, h.loaded.layers.start == 0
+        row_type = RowType.IDS if embed else h.loaded.row_type
+        payload = bytes(ID_BYTES if embed else h.loaded.row_bytes)
+        part = LayerRange(layers.start, layers.start + 1)
+        model_id = h.inspected.spec.model_id
+        head = part.stop == h.inspected.spec.layer_count
+        return (
+            Begin(session, 1, model_id, part, embed, head, 1, 1, Sampling(temperature=0.0)),
+            Run(session, 1, 0, 1, StepKind.PREFILL, row_type, 0, payload),
+        )
+
     @property
     def kv_capacity_bytes(self) -> int:
         """What the owner's allowance leaves beside the weights that are loaded or chosen."""
@@ -202,6 +235,8 @@ class Hosting:
             self._start_worker()
 
     def worker_message(self, message: Message, now: float) -> None:
+        if self._restart_at is not None:
+            return  # the last words of a worker that was given up
         match message:
             case Inspected():
                 self._inspected(message, now)
@@ -219,12 +254,21 @@ class Hosting:
 
     def worker_lost(self, reason: str, now: float) -> tuple[ModelId, ...]:
         """The worker ended. Returns the models whose shards are gone with it."""
+        self._tell("worker.lost", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
+        return self._start_over(now)
+
+    def worker_stuck(self, reason: str, now: float) -> tuple[ModelId, ...]:
+        """The worker is wedged: it is ended and started anew. Returns the models that are gone."""
+        self._effects.append(StopWorker())
+        self._tell("worker.stuck", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
+        return self._start_over(now)
+
+    def _start_over(self, now: float) -> tuple[ModelId, ...]:
         gone = tuple(s.model_id for s in self.shards() if s.state is ShardState.SERVING)
         for h in self._hosted:
             if h.stage is not Stage.FAILED:
                 h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
         self._restart_at = now + self._restart_pause_s
-        self._tell("worker.lost", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
         self._restart_pause_s = min(2 * self._restart_pause_s, self._config.restart_max_s)
         self.changed = True
         return gone

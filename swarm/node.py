@@ -11,7 +11,7 @@ from random import Random
 
 from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
-from swarm.effects import Dial, Effect, SavePeers, Send, Tell
+from swarm.effects import Dial, Effect, SavePeers, Send, Tell, ToWorker
 from swarm.errors import NoRoute, RemoteProtocolError
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.sealing import Signer
@@ -19,6 +19,7 @@ from swarm.hosting import Hosting
 from swarm.messages import (
     Credit,
     Digest,
+    End,
     FailureCode,
     Gap,
     Heartbeat,
@@ -52,6 +53,7 @@ from swarm.routing.planner import ViewPlanner
 from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
+from swarm.routing.worker_watch import TRIAL, WorkerWatch
 from swarm.shard.kv_blocks import KvLedger
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
@@ -85,6 +87,12 @@ class NodeCore:
         self._book = AddressBook(about.node, config.discovery, rng)
         self._hosting = hosting
         self._ledger = KvLedger(hosting.kv_capacity_bytes)
+        self._worker_watch = WorkerWatch(
+            config.routing,
+            config.shard,
+            hosting.speed_of,
+            lambda load: hosting.weight_bytes_of(load.model_id),
+        )
         self._picture = Picture(about, self._gossip, hosting, self._ledger)
         self._reach = Reach(config.routing, self._picture.links)
         self._relay = Relay(about.node, config.routing, self._ledger)
@@ -179,7 +187,7 @@ class NodeCore:
 
     def heard(self, peer: NodeId, now: float) -> None:
         self._gossip.heard(peer, now)
-        self._sentinel.vigil.heard(peer, now)
+        self._sentinel.heard(peer, now)
 
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
@@ -214,7 +222,10 @@ class NodeCore:
     # ------------------------------------------------------------ worker
 
     def worker_message(self, message: Message, now: float) -> None:
+        self._worker_watch.answered(message, now)
         match message:
+            case Ran() | RunFailed() if message.session == TRIAL:
+                self._out.append(ToWorker(End(TRIAL)))
             case Ran():
                 self._relay.ran(message)
             case RunFailed():
@@ -225,10 +236,23 @@ class NodeCore:
         self._settle(now)
 
     def worker_lost(self, reason: str, now: float) -> None:
-        for model_id in self._hosting.worker_lost(reason, now):
-            self._relay.withdraw(model_id, FailureCode.WORKER_LOST, reason)
-        self._publish_if_changed(now)
+        self._worker_gone(self._hosting.worker_lost(reason, now), reason, now)
         self._settle(now)
+
+    def _worker_gone(self, models: tuple[ModelId, ...], reason: str, now: float) -> None:
+        for model_id in models:
+            self._relay.withdraw(model_id, FailureCode.WORKER_LOST, reason)
+        self._worker_watch.lost()
+        self._publish_if_changed(now)
+
+    def _judge_worker(self, now: float) -> None:
+        if (reason := self._worker_watch.verdict(now)) is not None:
+            self._worker_gone(self._hosting.worker_stuck(reason, now), reason, now)
+        elif self._worker_watch.wants_trial:
+            self._worker_watch.wants_trial = False
+            for order in self._hosting.trial(TRIAL) or ():
+                self._worker_watch.sent(order, now)
+                self._out.append(ToWorker(order))
 
     # ------------------------------------------------------------ sessions
 
@@ -252,6 +276,7 @@ class NodeCore:
         if lag_s >= self.config.gossip.link_silence_max_s:
             self._book.network_changed(now)
         self._sentinel.vigil.stalled(lag_s, now)
+        self._worker_watch.stalled(lag_s)
         self._origins.stalled(lag_s)
 
     def tick(self, now: float) -> None:
@@ -263,6 +288,7 @@ class NodeCore:
         self._origins.tick(now)
         self._relay.tick(now)
         self._reach.tick(self._picture.life_of, now)
+        self._judge_worker(now)
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
@@ -280,6 +306,7 @@ class NodeCore:
             self._reach.next_deadline(),
             self._sentinel.penalties.next_expiry(),
             self._sentinel.next_deadline(),
+            self._worker_watch.next_deadline(),
         )
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -324,6 +351,7 @@ class NodeCore:
                     self._relay.gap(peer, message)
             case Progress():
                 self._origins.progress(peer, message, now)
+                self._sentinel.penalties.worked(peer, message.steps_done, now)
             case Open():
                 self._relay.open(peer, message, self._standing, now)
             case Resume():
@@ -363,6 +391,8 @@ class NodeCore:
                 if effect.peer != self._me:
                     self._deliver(effect.peer, effect.message, now)
             else:
+                if isinstance(effect, ToWorker):
+                    self._worker_watch.sent(effect.message, now)
                 self._out.append(effect)
         for message in own:
             self._dispatch(self._me, message, now)
@@ -407,6 +437,9 @@ class NodeCore:
             if member.static is not None and member.static.addresses:
                 self._book.sighted(node, member.static.addresses, Source.GOSSIP, now)
             self._book.stands(node, interest_in(member), now)
+            if member.static is not None:
+                is_serving = any(s.state is ShardState.SERVING for s in member.static.shards)
+                self._sentinel.penalties.announced(node, is_serving=is_serving, now=now)
             if member.state in (MemberState.DEAD, MemberState.LEFT):
                 detail = f"it is {member.state.value}"
                 self._origins.node_failed(node, FailureCode.UNREACHABLE, detail, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -25,6 +25,7 @@ from swarm.effects import (
     Send,
     SessionEvent,
     StartWorker,
+    StopWorker,
     Tell,
     ToWorker,
 )
@@ -222,8 +223,8 @@ class NodeIo:
             self._copies.add(address)
             self._tell(note("node.copied", Level.WARNING, address=str(address), yields=yields))
         if yields:
-            self.identity_lost.set()
             self.keeper = self.keeper or address
+            self.identity_lost.set()
 
     def copy_reported(self, address: Address) -> None:
         self._tell(note("node.copy_reported", Level.WARNING, address=str(address)))
@@ -319,7 +320,10 @@ class NodeIo:
                 self._to_worker(effect.message)
             case StartWorker():
                 self._worker_queue = []
-                self._worker_task = self._parts.loop.create_task(self._start_worker())
+                self._then(self._start_worker)
+            case StopWorker():
+                self._worker_up, self._worker_queue = False, None
+                self._then(self._parts.worker.stop)
             case SaveIncarnation() | SavePeers():
                 self._save(effect)
             case Reply():
@@ -356,6 +360,17 @@ class NodeIo:
             stream.push(entry)
 
     # ------------------------------------------------------------ worker
+
+    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Worker steps one after the other: a wedged one takes a while to end."""
+        before = self._worker_task
+
+        async def follow() -> None:
+            if before is not None:
+                await before
+            await step()
+
+        self._worker_task = self._parts.loop.create_task(follow())
 
     async def _start_worker(self) -> None:
         try:

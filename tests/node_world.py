@@ -27,6 +27,7 @@ from swarm.effects import (
     Send,
     SessionEvent,
     StartWorker,
+    StopWorker,
     Tell,
     ToWorker,
 )
@@ -132,6 +133,7 @@ class StubWorker:
         self.jobs: dict[SessionId, Job] = {}
         self.free_at = 0.0
         self.wedged = False
+        self.wedged_at_load = False
         self.numeric_class = NumericClass("stub")
 
     def handle(self, message: Message) -> None:
@@ -139,7 +141,7 @@ class StubWorker:
         match message:
             case Inspect():
                 self._answer(Inspected(MODEL, 1000, 1000, 1000, 100, "", message.path), 0.01)
-            case Load():
+            case Load() if not self.wedged_at_load:
                 speed = ShardSpeed(MODEL.model_id, LAYER_S, LAYER_S, LAYER_S / 10, LAYER_S, 0.0, 0)
                 self._answer(
                     Loaded(
@@ -207,6 +209,7 @@ class WorldNode:
     notes: list[Note] = field(default_factory=list)
     timer: int = 0
     armed_at: float | None = None
+    worker_starts: int = 0
     core: NodeCore = field(init=False)
     worker: StubWorker = field(init=False)
     kv_bytes: int = 100 * MIB
@@ -264,6 +267,10 @@ class World:
         self.nodes: list[WorldNode] = []
         self.replies: dict[SessionId, list[SessionEvent]] = {}
         self.cuts: set[frozenset[NodeId]] = set()
+        self.deaf_doors: set[tuple[NodeId, NodeId]] = set()
+        """(dialler, target): behind the target's router nobody answers this dialler."""
+        self.trimmed: set[frozenset[NodeId]] = set()
+        """Pairs that are linked only while a session needs it."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._lane_free: dict[tuple[NodeId, NodeId, str], float] = {}
@@ -365,6 +372,14 @@ class World:
         seeds = tuple(other.address for other in self.nodes if other is not node)
         node.put(lambda core, now: core.start(seeds, (), now))
 
+    def trim(self, a: WorldNode, b: WorldNode) -> None:
+        """As in a partial mesh: the two do without a link until a session wants one."""
+        self.trimmed.add(frozenset((a.id, b.id)))
+        for node, peer in ((a, b), (b, a)):
+            if peer.id in node.links:
+                node.links.discard(peer.id)
+                node.put(lambda c, now, p=peer: c.link_down(p.id, "trimmed", orderly=True, now=now))
+
     def cut(self, a: WorldNode, b: WorldNode) -> None:
         self.cuts.add(frozenset((a.id, b.id)))
 
@@ -392,7 +407,9 @@ class World:
             case Tell():
                 node.notes.append(effect.note)
             case StartWorker():
-                pass
+                node.worker_starts += 1
+            case StopWorker():
+                node.worker = StubWorker(node, node.worker.layers)
             case _:
                 pass
 
@@ -426,15 +443,26 @@ class World:
                 return
             found = [n for n in self.nodes if n.address in dial.addresses and n is not node]
             for target in found:
-                reachable = target.alive and frozenset((node.id, target.id)) not in self.cuts
+                reachable = self._may_join(node, target)
                 if reachable and target.id not in node.links:
                     self._join(node, target)
                     self._join(target, node)
                     return
-            if not any(target.id in node.links for target in found):
+            if any(self._is_trimmed(node, target) for target in found):
+                node.core._book.dial_failed(dial, self.now)  # its owner would not have dialled
+            elif not any(target.id in node.links for target in found):
                 node.put(lambda c, now: c.dial_failed(dial.addresses, dial.expected, now))
 
         self.after(0.002, outcome)
+
+    def _is_trimmed(self, node: WorldNode, target: WorldNode) -> bool:
+        wanted = target.id in node.core._reach.wanted()
+        return frozenset((node.id, target.id)) in self.trimmed and not wanted
+
+    def _may_join(self, node: WorldNode, target: WorldNode) -> bool:
+        is_cut = frozenset((node.id, target.id)) in self.cuts
+        is_closed = is_cut or (node.id, target.id) in self.deaf_doors
+        return target.alive and not is_closed and not self._is_trimmed(node, target)
 
     def _join(self, node: WorldNode, peer: WorldNode) -> None:
         if peer.id in node.links:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from swarm.config import RoutingConfig
 from swarm.errors import CapacityError, KvExhausted, SessionLimitReached
@@ -15,6 +16,11 @@ SILENT_WIRE_S = 10.0
 """A pair of nodes that lost each other in silence is not joined again by it for this long."""
 UNJOINED_S = 60.0
 """A pair of nodes that could not be joined is not tried again by it for this long."""
+HEARD_MIN_S = 1.0
+HEARD_SHARE = 0.25
+HEARD_GAP_S = 1.0
+"""Who was silent leaves the box when it was heard for this long, or this part of its stay, without
+a gap above two heartbeats: one packet that gets through proves little on a link that flaps."""
 
 
 class Avoidance:
@@ -65,11 +71,24 @@ class BadWires:
         return frozenset(pair for pair, until in self._until.items() if until > now)
 
 
+class Offence(Enum):
+    SILENT = "silent"
+    STUCK = "stuck"
+    """It had work and finished none."""
+
+
 @dataclass(slots=True)
 class _Penalty:
     incarnation: Incarnation
+    offence: Offence
     length_s: float
     until: float
+    steps_done: int | None = None
+    """Finished by its worker when it was first heard in the box."""
+    heard_since: float = 0.0
+    heard_at: float | None = None
+    was_withdrawn: bool = False
+    """Its shards were not served for a while."""
     served: bool = False
 
 
@@ -77,21 +96,59 @@ class PenaltyBox:
     """Peers that went silent or got stuck in the middle of an answer, seen by this node itself.
 
     Each offence doubles the stay. A new incarnation starts clean; so does a peer that behaved
-    for ten times its last stay.
+    for ten times its last stay. Evidence of life ends a stay early: who was silent is heard again
+    for a while, whose worker was stuck finishes a step or serves a shard anew.
     """
 
     def __init__(self, config: RoutingConfig) -> None:
         self._config = config
         self._penalties: dict[NodeId, _Penalty] = {}
 
-    def punish(self, node: NodeId, incarnation: Incarnation, now: float) -> float:
+    def punish(self, node: NodeId, incarnation: Incarnation, offence: Offence, now: float) -> float:
         """Put the node in the box; returns for how long, in seconds."""
         known = self._penalties.get(node)
         length_s = self._config.penalty_min_s
         if known and known.incarnation == incarnation and now < known.until + 10 * known.length_s:
             length_s = min(2 * known.length_s, self._config.penalty_max_s)
-        self._penalties[node] = _Penalty(incarnation, length_s, now + length_s)
+        self._penalties[node] = _Penalty(incarnation, offence, length_s, now + length_s)
         return length_s
+
+    def heard(self, node: NodeId, now: float) -> None:
+        """Bytes came from it, of whatever kind."""
+        known = self._serving(node, Offence.SILENT, now)
+        if known is None:
+            return
+        if known.heard_at is None or now - known.heard_at > HEARD_GAP_S:
+            known.heard_since = now
+        known.heard_at = now
+        if now - known.heard_since >= max(HEARD_MIN_S, known.length_s * HEARD_SHARE):
+            known.until = now
+
+    def worked(self, node: NodeId, steps_done: int, now: float) -> None:
+        """It says how many steps its worker has finished."""
+        known = self._serving(node, Offence.STUCK, now)
+        if known is None:
+            return
+        if known.steps_done is None:
+            known.steps_done = steps_done
+        elif steps_done > known.steps_done:
+            known.until = now
+
+    def announced(self, node: NodeId, *, is_serving: bool, now: float) -> None:
+        """Its own record says whether it serves anything: a worker was started anew."""
+        known = self._serving(node, Offence.STUCK, now)
+        if known is None:
+            return
+        if not is_serving:
+            known.was_withdrawn = True
+        elif known.was_withdrawn:
+            known.until = now
+
+    def _serving(self, node: NodeId, offence: Offence, now: float) -> _Penalty | None:
+        known = self._penalties.get(node)
+        if known is None or known.offence is not offence or known.until <= now:
+            return None
+        return known
 
     def remaining_s(self, node: NodeId, incarnation: Incarnation, now: float) -> float:
         known = self._penalties.get(node)

@@ -47,13 +47,6 @@ class SwarmView:
         known = self.wires.get((a, b)) or self.wires.get((b, a))
         return known or Wire(config.unknown_rtt_s, config.unknown_goodput_bytes_s)
 
-    def dial_cost_s(self, a: NodeId, b: NodeId, origin: NodeId, config: RoutingConfig) -> float:
-        """Once, for a pair that most likely has no link yet."""
-        if a not in self.unlinked and b not in self.unlinked:
-            return 0.0
-        is_known = (a, b) in self.wires or (b, a) in self.wires
-        return 0.0 if is_known and origin not in (a, b) else config.dial_cost_s
-
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:

@@ -22,7 +22,7 @@ from swarm.messages import (
 from swarm.routing.avoidance import BadWires
 from swarm.routing.planner import Planner
 from swarm.routing.session import OriginSession
-from swarm.routing.watch import Alarm
+from swarm.routing.watch import SlowHop
 from swarm.snapshot import SessionView
 from swarm.terms import Epoch, ModelId, ModelSpec, NodeId, Order, SessionId
 
@@ -132,7 +132,7 @@ class Origins:
         for entry in message.sessions:
             s = self._sessions.get(entry.session)
             if s is not None:
-                s.hop_at(peer, entry.kv_length, now)
+                s.hop_says(peer, entry, now)
             if entry.is_yours and (s is None or not s.uses(peer)):
                 self._effects.append(Send(peer, Release(entry.session, LAST_EPOCH)))
 
@@ -172,17 +172,23 @@ class Origins:
     def tick(self, now: float) -> None:
         self._each(lambda s: s.tick(now))
 
-    def slow_hops(self, now: float) -> list[tuple[SessionId, NodeId, Alarm]]:
+    def slow_hops(self, now: float) -> list[SlowHop]:
         def busy_at(node: NodeId) -> float:
             return self._steps.get(node, (0, 0.0))[1]
 
-        found = ((s.session, s.slow_hop(busy_at, now)) for s in self._sessions.values())
-        return [(session, *slow) for session, slow in found if slow is not None]
+        found = (s.slow_hop(busy_at, now) for s in self._sessions.values())
+        return [slow for slow in found if slow is not None]
 
-    def hop_stuck(self, session: SessionId, node: NodeId, now: float) -> None:
-        if (s := self._sessions.get(session)) is not None:
-            s.node_failed(node, FailureCode.STUCK, "its step does not end", now)
-            self._settle(s)
+    def hop_stuck(self, slow: SlowHop, now: float) -> None:
+        """Nothing moves: the hop's worker stands still, or what it should get does not come."""
+        s = self._sessions.get(slow.session)
+        if s is None:
+            return
+        if slow.has_work:
+            s.node_failed(slow.node, FailureCode.STUCK, "its step does not end", now)
+        else:
+            s.wire_failed(slow, now)
+        self._settle(s)
 
     def _each(self, act: Callable[[OriginSession], None]) -> None:
         for s in list(self._sessions.values()):

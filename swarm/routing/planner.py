@@ -174,12 +174,10 @@ def _over_wire(
     token_s = wire_cost_s(wire, path.row_bytes) + config.hop_overhead_s
     bulk_s = request.prompt_count * path.row_bytes / wire.goodput_bytes_s
     expected = _expected(request, config)
+    dial_s = config.dial_cost_s if node in view.unlinked else 0.0
     return replace(
         path,
-        total_s=path.total_s
-        + bulk_s
-        + expected * token_s
-        + view.dial_cost_s(path.last or request.origin, node, request.origin, config),
+        total_s=path.total_s + bulk_s + expected * token_s + dial_s,
         token_s=path.token_s + token_s,
     )
 

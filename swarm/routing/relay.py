@@ -106,6 +106,12 @@ class Relay:
             for peer in (s.origin, s.order.previous, s.order.next)
         ]
 
+    def origins(self) -> list[NodeId]:
+        """Others for whom sessions run here."""
+        return [
+            o for o in dict.fromkeys(s.origin for s in self._sessions.values()) if o != self._me
+        ]
+
     def own_progress(self) -> tuple[SessionProgress, ...]:
         """How far sessions are whose origin is this very node."""
         return tuple(s.progress(self._me) for s in self._sessions.values() if s.origin == self._me)

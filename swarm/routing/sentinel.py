@@ -11,7 +11,7 @@ from swarm.config import RoutingConfig
 from swarm.effects import Effect, Send, Tell
 from swarm.messages import FailureCode, Progress, SessionProgress
 from swarm.notes import Level, note
-from swarm.routing.avoidance import PenaltyBox
+from swarm.routing.avoidance import Offence, PenaltyBox
 from swarm.routing.origins import Origins
 from swarm.routing.relay import Relay
 from swarm.routing.vigil import Vigil
@@ -30,6 +30,7 @@ class Sentinel:
     ) -> None:
         self._me = me
         self._interval_s = config.progress_interval_s
+        self._origin_silence_max_s = config.origin_silence_max_s
         self._origins = origins
         self._relay = relay
         self._incarnation_of = incarnation_of
@@ -44,6 +45,10 @@ class Sentinel:
 
     def next_deadline(self) -> float | None:
         return self._due
+
+    def heard(self, peer: NodeId, now: float) -> None:
+        self.vigil.heard(peer, now)
+        self.penalties.heard(peer, now)
 
     def watch(self, linked: Container[NodeId], now: float) -> None:
         """Sessions or links changed: watch exactly the peers that are in use now."""
@@ -62,14 +67,16 @@ class Sentinel:
         alarms = self.vigil.new_alarms(now)
         for peer, alarm in alarms:
             self._silent(peer, alarm, now)
+        self._free_orphans(now)
         own = Progress(self._relay.own_progress(), steps_done)
         self._origins.progress(self._me, own, now)
-        for session, node, alarm in self._origins.slow_hops(now):
-            if alarm is Alarm.HARD:
-                self._punish(node, "stuck", now)
-                self._origins.hop_stuck(session, node, now)
+        for slow in self._origins.slow_hops(now):
+            if slow.alarm is Alarm.HARD:
+                if slow.has_work:
+                    self._punish(slow.node, Offence.STUCK, now)
+                self._origins.hop_stuck(slow, now)
             else:
-                self._origins.suspect(node, now, session)
+                self._origins.suspect(slow.node, now, slow.session)
         self._due = now + self._interval_s if self._is_needed(linked) else None
         return [peer for peer, _ in alarms]
 
@@ -88,17 +95,26 @@ class Sentinel:
             self._tell("peer.quiet", Level.INFO, peer=short(peer), silence_ms=silence_ms)
             self._origins.suspect(peer, now)
             return
-        self._punish(peer, "silent", now)
+        self._punish(peer, Offence.SILENT, now)
         detail = f"silent for {silence_ms} ms"
         self._origins.node_failed(peer, FailureCode.SILENT, detail, now)
         self._relay.neighbour_failed(peer, FailureCode.SILENT, detail)
 
-    def _punish(self, node: NodeId, cause: str, now: float) -> None:
+    def _free_orphans(self, now: float) -> None:
+        """An origin that lives says something to each of its hops all the time."""
+        for origin in self._relay.origins():
+            silence_s = self.vigil.unheard_s(origin, now)
+            if silence_s >= self._origin_silence_max_s:
+                detail = f"the origin was silent for {silence_s:.1f} s"
+                self._relay.neighbour_failed(origin, FailureCode.UNREACHABLE, detail)
+
+    def _punish(self, node: NodeId, offence: Offence, now: float) -> None:
         incarnation = self._incarnation_of(node)
         if incarnation is None or node == self._me:
             return
-        length_s = self.penalties.punish(node, incarnation, now)
-        self._tell("peer.penalty", Level.WARNING, peer=short(node), cause=cause, length_s=length_s)
+        length_s = self.penalties.punish(node, incarnation, offence, now)
+        self._tell("peer.penalty", Level.WARNING, peer=short(node), cause=offence.value,
+                   length_s=length_s)  # fmt: skip
 
     def _tell(self, event: str, level: Level, **fields: str | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))

@@ -39,6 +39,7 @@ from swarm.messages import (
     Refused,
     Release,
     Resume,
+    SessionProgress,
     Step,
     Token,
 )
@@ -50,7 +51,7 @@ from swarm.routing.phases import MOVES, Phase
 from swarm.routing.planner import Planner
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.seeking import RouteSeeker, cause_of, is_possible, may_accuse
-from swarm.routing.watch import Alarm, ProgressWatch, StallClock
+from swarm.routing.watch import Alarm, ProgressWatch, SlowHop, StallClock
 from swarm.terms import Epoch, ModelSpec, NodeId, Order, Route, SessionId, short
 
 
@@ -163,10 +164,9 @@ class OriginSession:
     def refused(self, peer: NodeId, message: Refused, now: float) -> None:
         if not self._is_current(peer, message.epoch) or self.phase is not Phase.OPENING:
             return
-        self._tell(
-            "session.refused", Level.INFO, node=short(peer), code=message.code.name.lower(),
-            detail=message.detail,
-        )  # fmt: skip
+        code = message.code.name.lower()
+        self._tell("session.refused", Level.INFO, node=short(peer), code=code,
+                   detail=message.detail)  # fmt: skip
         if message.code is RefusalCode.NO_LINK and message.peer is not None:
             self._seeker.avoidance.no_link(peer, message.peer, message.waited, now)
         else:
@@ -211,14 +211,18 @@ class OriginSession:
     def credit(self, peer: NodeId, message: Credit, now: float) -> None:
         if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
             return
-        self.hop_at(peer, message.kv_length, now)
+        self._hop_at(peer, message.kv_length, now)
         assert self.route is not None
         if peer == self.route.hops[0].node:
             self._feed.acknowledged(message.kv_length)
             self._pump()
 
-    def hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
-        """A hop says how far it is with this session."""
+    def hop_says(self, peer: NodeId, entry: SessionProgress, now: float) -> None:
+        """How far a hop is with this session, and whether rows wait for its worker."""
+        self._progress.busy(peer, entry.pending_count > 0)
+        self._hop_at(peer, entry.kv_length, now)
+
+    def _hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
         if self.phase is Phase.RUNNING:
             self._progress.hop_at(peer, min(kv_length, self._feed.next_position), now)
 
@@ -226,9 +230,7 @@ class OriginSession:
         """This node's own loop stood still: nobody else is to blame for that time."""
         self._progress.stalled(lag_s)
 
-    def slow_hop(
-        self, busy_at: Callable[[NodeId], float], now: float
-    ) -> tuple[NodeId, Alarm] | None:
+    def slow_hop(self, busy_at: Callable[[NodeId], float], now: float) -> SlowHop | None:
         """The hop that holds the session up, when one does.
 
         `busy_at` says when a node's worker last finished a step of any session.
@@ -239,16 +241,18 @@ class OriginSession:
         predicted_s = self.route.slowest_step_s if is_bulk else self.route.predicted_token_s
         node = self._progress.culprit(self.route, self._feed.next_position)
         alarm = self._progress.alarm(predicted_s, busy_at(node), now)
-        return None if alarm is Alarm.NONE else (node, alarm)
+        if alarm is Alarm.NONE:
+            return None
+        place = self.route.index_of(node) or 0
+        feeder = self.route.hops[place - 1].node if place else self._me
+        return SlowHop(self.session, node, feeder, self._progress.has_work(node), alarm)
 
     def gap(self, peer: NodeId, message: Gap, now: float) -> None:
         """A hop holds less than was thought: open again and learn what is true."""
         if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
             return
-        self._tell(
-            "session.gap", Level.WARNING, node=short(peer), position=message.position,
-            kv_length=message.kv_length,
-        )  # fmt: skip
+        self._tell("session.gap", Level.WARNING, node=short(peer), position=message.position,
+                   kv_length=message.kv_length)  # fmt: skip
         if peer in self._gaps:
             self.node_failed(peer, FailureCode.STEP_FAILED, "it lost its place again", now)
             return
@@ -275,11 +279,16 @@ class OriginSession:
             self._tell("session.stays", Level.INFO, node=short(node), detail="no other route")
             return
         self._seeker.failed(node, now)
-        self._tell(
-            "session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
-            detail=detail, position=len(self._ids),
-        )  # fmt: skip
+        self._tell("session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
+                   detail=detail, position=len(self._ids))  # fmt: skip
         self._reroute(f"{cause_of(code)}: node {short(node)}", now)
+
+    def wire_failed(self, slow: SlowHop, now: float) -> None:
+        """A hop waits for rows that were sent to it, or its token is lost: no node is to blame."""
+        if self.phase is Phase.RUNNING:
+            for a, b in ((slow.feeder, slow.node), (slow.node, self._me)):
+                self._seeker.avoidance.wire(a, b, FailureCode.LINK_DOWN, now)
+            self._reroute(f"nothing comes through at node {short(slow.node)}", now)
 
     def suspect(self, node: NodeId, now: float) -> None:
         """A soft alarm: have the next best route ready in case it becomes a verdict."""

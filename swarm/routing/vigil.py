@@ -24,6 +24,7 @@ class Vigil:
         self._watches: dict[NodeId, SilenceWatch] = {}
         self._watched: dict[NodeId, Alarm] = {}
         self._sent_at: dict[NodeId, float] = {}
+        self._heard_at: dict[NodeId, float] = {}
 
     def watch(self, peers: Iterable[NodeId], now: float) -> None:
         """These peers, and no others, are in use now."""
@@ -40,8 +41,10 @@ class Vigil:
         self._watches.pop(peer, None)
         self._watched.pop(peer, None)
         self._sent_at.pop(peer, None)
+        self._heard_at.pop(peer, None)
 
     def heard(self, peer: NodeId, now: float) -> None:
+        self._heard_at[peer] = now
         if peer in self._watched:
             self._watches[peer].heard(now)
             self._watched[peer] = Alarm.NONE
@@ -52,6 +55,12 @@ class Vigil:
     def stalled(self, lag_s: float, now: float) -> None:
         for peer in self._watched:
             self._watches[peer].stalled(lag_s, now)
+        for peer, heard_at in self._heard_at.items():
+            self._heard_at[peer] = min(now, heard_at + lag_s)
+
+    def unheard_s(self, peer: NodeId, now: float) -> float:
+        """Silence of any linked peer, watched or not."""
+        return now - self._heard_at.get(peer, now)
 
     def silence_s(self, peer: NodeId, now: float) -> float:
         return self._watches[peer].silence_s(now) if peer in self._watched else 0.0

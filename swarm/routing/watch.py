@@ -7,13 +7,26 @@ from dataclasses import dataclass
 from enum import Enum
 
 from swarm.config import RoutingConfig
-from swarm.terms import NodeId, Route
+from swarm.terms import NodeId, Route, SessionId
 
 
 class Alarm(Enum):
     NONE = "none"
     SOFT = "soft"
     HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowHop:
+    """The hop that holds a session up."""
+
+    session: SessionId
+    node: NodeId
+    feeder: NodeId
+    """Who sends it rows; of a head that has done all, the head itself."""
+    has_work: bool
+    """Rows wait for its worker. If none do, they, or its token, are lost on the way."""
+    alarm: Alarm
 
 
 class SilenceWatch:
@@ -64,10 +77,12 @@ class ProgressWatch:
     def __init__(self, config: RoutingConfig) -> None:
         self._config = config
         self._kv_lengths: dict[NodeId, int] = {}
+        self._busy: dict[NodeId, bool] = {}
         self.moved_at = 0.0
 
     def restart(self, nodes: Sequence[NodeId], kv_lengths: Sequence[int], now: float) -> None:
         self._kv_lengths = dict(zip(nodes, kv_lengths, strict=True))
+        self._busy.clear()
         self.moved_at = now
 
     def moved(self, now: float) -> None:
@@ -75,6 +90,13 @@ class ProgressWatch:
 
     def stalled(self, lag_s: float) -> None:
         self.moved_at += lag_s
+
+    def has_work(self, node: NodeId) -> bool:
+        """Whether the hop said last that rows wait for its worker."""
+        return self._busy.get(node, False)
+
+    def busy(self, node: NodeId, is_busy: bool) -> None:
+        self._busy[node] = is_busy
 
     def hop_at(self, node: NodeId, kv_length: int, now: float) -> None:
         if kv_length > self._kv_lengths.get(node, kv_length):

@@ -63,6 +63,19 @@ def test_what_is_never_resumed_is_freed() -> None:
     gateway.silent = True  # else it would tell the hop that it knows no such session
     due = world.now + world.config.routing.opened_max_s
     assert hop.core.next_deadline() is not None
+    hop.core.heard(gateway.id, due - 1)
+    hop.core.tick(due - 1)
+    assert hop.core.snapshot(world.now).kv_used_bytes > 0
+    hop.core.heard(gateway.id, due)
+    hop.core.tick(due)
+    assert hop.core.snapshot(world.now).kv_used_bytes == 0
+
+
+def test_a_session_whose_origin_is_not_heard_is_freed_within_its_bound() -> None:
+    world, gateway, hop = swarm_of_one(4)
+    world.settle()
+    assert isinstance(answer(world, gateway, hop), Opened)
+    due = world.now + world.config.routing.origin_silence_max_s
     hop.core.tick(due - 1)
     assert hop.core.snapshot(world.now).kv_used_bytes > 0
     hop.core.tick(due)

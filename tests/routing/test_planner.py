@@ -225,3 +225,25 @@ def test_a_shard_beyond_the_models_end_is_no_harm() -> None:
     beyond = candidate("a", 0, 14)
     assert missing_layers(view(beyond), 12, "m") == ()
     assert plan(view(beyond), REQUEST, CONFIG) is None
+
+
+def unlinked(found: SwarmView, *nodes: str) -> SwarmView:
+    return replace(found, unlinked=frozenset(map(NodeId, nodes)))
+
+
+def test_linked_nodes_win_when_near_equal_and_only_then() -> None:
+    both = unlinked(view(candidate("a", 0, 12), candidate("b", 0, 12)), "a")
+    assert path(plan(both, REQUEST, CONFIG)) == [("b", 0, 12)]
+    slower = unlinked(view(candidate("a", 0, 12), candidate("b", 0, 12, layer_s=0.002)), "a")
+    found = plan(slower, REQUEST, CONFIG)
+    assert path(found) == [("a", 0, 12)]
+    assert found is not None
+    assert found.dials == ("a",)
+    assert found.predicted_token_s < 0.05
+
+
+def test_pairs_that_could_not_be_joined_are_no_wires() -> None:
+    halves = view(candidate("a", 0, 6), candidate("b", 6, 12), candidate("c", 6, 12, layer_s=0.002))
+    assert path(plan(halves, REQUEST, CONFIG)) == [("a", 0, 6), ("b", 6, 12)]
+    bad = replace(halves, bad_wires=frozenset({(NodeId("b"), NodeId("a"))}))
+    assert path(plan(bad, REQUEST, CONFIG)) == [("a", 0, 6), ("c", 6, 12)]

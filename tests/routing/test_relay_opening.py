@@ -146,6 +146,73 @@ def test_a_missing_link_is_named(peer: NodeId) -> None:
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Refused)
     assert (effect.message.code, effect.message.peer) == (RefusalCode.NO_LINK, peer)
+    assert not effect.message.waited
+
+
+def waiting(*unlinked: NodeId) -> Bench:
+    """A hop that has taken MIDDLE in and lacks links."""
+    bench = Bench()
+    bench.linked -= set(unlinked)
+    bench.dialable = set(unlinked)
+    assert bench.open(MIDDLE) == [begin_of(MIDDLE)]
+    return bench
+
+
+def test_the_next_hop_is_dialled_before_opened_is_said() -> None:
+    bench = waiting(AFTER)
+    assert bench.relay.take_wishes() == [AFTER]
+    assert bench.relay.next_deadline() == bench.now + CONFIG.hop_link_wait_s
+    bench.relay.link_up(BEFORE)
+    assert bench.effects() == []
+    bench.relay.link_up(AFTER)
+    assert bench.effects() == [opened()]
+    bench.relay.link_up(AFTER)
+    assert bench.effects() == []
+    assert bench.relay.next_deadline() == bench.now + CONFIG.opened_max_s
+
+
+def test_the_feeder_is_dialled_back_when_it_does_not_come() -> None:
+    bench = waiting(BEFORE)
+    assert bench.relay.take_wishes() == []
+    assert bench.relay.next_deadline() == bench.now + CONFIG.dial_back_s
+    bench.relay.tick(bench.now + CONFIG.dial_back_s)
+    assert bench.relay.take_wishes() == [BEFORE]
+    assert bench.relay.next_deadline() == bench.now + CONFIG.hop_link_wait_s
+    bench.relay.link_up(BEFORE)
+    assert bench.effects() == [opened()]
+
+
+def test_a_link_that_does_not_come_is_a_refusal_and_frees_the_session() -> None:
+    bench = waiting(BEFORE, AFTER)
+    bench.relay.link_up(AFTER)
+    bench.relay.tick(bench.now + CONFIG.dial_back_s)
+    bench.relay.tick(bench.now + CONFIG.hop_link_wait_s)
+    (refused, end) = bench.effects()
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, Refused)
+    assert (refused.message.peer, refused.message.waited) == (BEFORE, True)
+    assert end == END
+    assert bench.ledger.used_bytes == 0
+
+
+def test_rows_outlive_a_link_that_does_not_come() -> None:
+    bench = Bench()
+    bench.hold(MIDDLE, 22)
+    bench.linked.discard(OTHER)
+    bench.dialable = {OTHER}
+    assert bench.open(replace(under(MIDDLE, 2), next=OTHER)) == []
+    bench.relay.tick(bench.now + CONFIG.hop_link_wait_s)
+    assert refusal(bench.effects()) is RefusalCode.NO_LINK
+    assert bench.open(under(MIDDLE, 3)) == [opened(3, 22, 0)]
+
+
+def test_a_release_ends_the_wait() -> None:
+    bench = waiting(AFTER)
+    bench.relay.release(ORIGIN, Release(SESSION, Epoch(1)))
+    assert bench.effects() == [END]
+    bench.relay.link_up(AFTER)
+    bench.relay.tick(bench.now + 100)
+    assert bench.effects() == []
 
 
 def test_no_origin_takes_all_places() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from swarm.config import RoutingConfig
 from swarm.errors import LocalProtocolError
 from swarm.messages import FailureCode, Opened, RowType, StepKind
-from swarm.routing.avoidance import Avoidance, PenaltyBox
+from swarm.routing.avoidance import Avoidance, BadWires, Offence, PenaltyBox
 from swarm.routing.outbox import (
     DECODE_BUNDLE,
     Feed,
@@ -34,6 +34,7 @@ from swarm.terms import (
 )
 
 CONFIG = RoutingConfig()
+ONE = Incarnation(1)
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
@@ -285,12 +286,80 @@ def test_avoidance_ends_by_itself() -> None:
 
 def test_penalties_double_and_a_new_incarnation_starts_clean() -> None:
     box = PenaltyBox(CONFIG)
-    assert box.punish(A, Incarnation(1), 0.0) == 2.0
+    assert box.punish(A, Incarnation(1), Offence.SILENT, 0.0) == 2.0
     assert box.remaining_s(A, Incarnation(1), 1.0) == 1.0
     assert box.remaining_s(A, Incarnation(2), 1.0) == 0.0
     assert box.take_expired(1.0) is False
     assert box.take_expired(2.5) is True
     assert box.take_expired(3.0) is False
-    assert box.punish(A, Incarnation(1), 3.0) == 4.0
-    assert box.punish(A, Incarnation(2), 4.0) == 2.0
-    assert box.punish(A, Incarnation(2), 400.0) == 2.0
+    assert box.punish(A, Incarnation(1), Offence.STUCK, 3.0) == 4.0
+    assert box.punish(A, Incarnation(2), Offence.STUCK, 4.0) == 2.0
+    assert box.punish(A, Incarnation(2), Offence.SILENT, 400.0) == 2.0
+
+
+def boxed(offence: Offence, stays: int = 4) -> PenaltyBox:
+    """A is in for 16 s from 0.0 on."""
+    box = PenaltyBox(CONFIG)
+    for _ in range(stays):
+        box.punish(A, ONE, offence, 0.0)
+    assert box.remaining_s(A, ONE, 0.0) == 16.0
+    return box
+
+
+def test_who_was_silent_leaves_when_it_is_heard_for_a_while() -> None:
+    box = boxed(Offence.SILENT)
+    for tenth in range(10, 49):
+        box.heard(A, tenth / 10)
+    assert box.remaining_s(A, ONE, 4.9) > 0
+    box.heard(A, 5.0)
+    assert box.remaining_s(A, ONE, 5.0) == 0
+    assert box.take_expired(5.0)
+    assert box.punish(A, ONE, Offence.SILENT, 6.0) == 32.0
+
+
+def test_one_packet_now_and_then_proves_nothing() -> None:
+    box = boxed(Offence.SILENT)
+    for second in (1, 3, 5, 7, 9):
+        box.heard(A, float(second))
+    assert box.remaining_s(A, ONE, 9.0) == 7.0
+
+
+def test_who_was_stuck_leaves_when_its_worker_works() -> None:
+    box = boxed(Offence.STUCK)
+    box.heard(A, 1.0)
+    box.worked(A, 7, 1.0)
+    box.worked(A, 7, 2.0)
+    assert box.remaining_s(A, ONE, 2.0) == 14.0
+    box.worked(A, 8, 3.0)
+    assert box.remaining_s(A, ONE, 3.0) == 0
+    assert box.take_expired(3.0)
+
+
+def test_who_was_stuck_leaves_when_it_serves_anew() -> None:
+    box = boxed(Offence.STUCK)
+    box.announced(A, is_serving=True, now=1.0)
+    assert box.remaining_s(A, ONE, 1.0) == 15.0
+    box.announced(A, is_serving=False, now=2.0)
+    assert box.remaining_s(A, ONE, 2.0) == 14.0
+    box.announced(A, is_serving=True, now=3.0)
+    assert box.remaining_s(A, ONE, 3.0) == 0
+
+
+def test_evidence_about_one_fault_does_not_excuse_the_other() -> None:
+    silent, stuck = boxed(Offence.SILENT), boxed(Offence.STUCK)
+    silent.worked(A, 1, 1.0)
+    silent.worked(A, 2, 2.0)
+    for tenth in range(10, 90):
+        stuck.heard(A, tenth / 10)
+    assert silent.remaining_s(A, ONE, 9.0) == stuck.remaining_s(A, ONE, 9.0) == 7.0
+
+
+def test_pairs_that_cannot_be_joined_are_remembered_for_a_while() -> None:
+    bad = BadWires(CONFIG)
+    bad.missed(A, B, 0.0)
+    assert bad.at(9.9) == {(A, B)}
+    assert bad.at(10.1) == frozenset()
+    avoidance = Avoidance()
+    avoidance.no_link(A, B, False, 0.0)
+    avoidance.no_link(B, C, True, 0.0)
+    assert avoidance.wires_at(2.0) == {(B, C)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from swarm.messages import (
     Refused,
     Release,
     Resume,
+    SessionProgress,
     Step,
     StepKind,
     Token,
@@ -29,6 +31,7 @@ from swarm.messages import (
 from swarm.routing.cost import PlanRequest
 from swarm.routing.phases import Phase
 from swarm.routing.session import OriginSession
+from swarm.routing.watch import Alarm, SlowHop
 from swarm.terms import (
     Epoch,
     Hop,
@@ -365,3 +368,58 @@ def test_cancel_releases_and_nothing_follows() -> None:
 def test_an_empty_order_is_our_own_mistake() -> None:
     with pytest.raises(LocalProtocolError):
         Bench(prompt=0)
+
+
+def test_a_hop_out_of_reach_is_left_out_without_being_called_lost() -> None:
+    bench = Bench()
+    bench.session.start(bench.now)
+    bench.sent()
+    bench.session.out_of_reach(C, bench.now)
+    assert bench.sent() == []
+    bench.session.out_of_reach(B, bench.now)
+    assert kinds(bench.sent()) == [(B, "Release"), (A, "Open"), (C, "Open")]
+    assert bench.session.reroutes == 0
+    assert bench.plans.requests[-1].avoid == {B}
+
+
+def test_nobody_in_reach_is_said_at_once() -> None:
+    bench = Bench(route(A, B))
+    bench.session.start(bench.now)
+    bench.session.out_of_reach(B, bench.now)
+    bench.sent()
+    (end,) = (e for e in bench.replies() if isinstance(e, Failed))
+    assert isinstance(end.error, NoRoute)
+    assert "cannot be reached" in str(end.error)
+
+
+def test_dials_have_their_time_before_an_opening_is_late() -> None:
+    bench = Bench(replace(route(A, B), dials=(B,)))
+    bench.session.start(bench.now)
+    assert bench.session.deadline == bench.now + CONFIG.dial_wait_s + CONFIG.open_timeout_s
+
+
+def still(bench: Bench, *reports: tuple[NodeId, int, int]) -> SlowHop:
+    """Nothing has moved for long; (node, KV length, rows that wait for its worker)."""
+    bench.running()
+    for node, kv_length, pending in reports:
+        bench.session.hop_says(node, SessionProgress(SESSION, kv_length, pending), bench.now)
+    slow = bench.session.slow_hop(lambda _: 0.0, bench.now + 60.0)
+    assert slow is not None
+    assert slow.alarm is Alarm.HARD
+    return slow
+
+
+def test_a_hop_with_work_that_does_none_is_stuck() -> None:
+    slow = still(Bench(), (A, 6, 0), (B, 4, 2))
+    assert (slow.node, slow.feeder, slow.has_work) == (B, A, True)
+
+
+def test_a_hop_without_work_is_not_to_blame_for_rows_that_do_not_come() -> None:
+    bench = Bench()
+    slow = still(bench, (A, 6, 0), (B, 4, 0))
+    assert (slow.node, slow.has_work) == (B, False)
+    bench.session.wire_failed(slow, bench.now + 60.0)
+    assert bench.session.reroutes == 1
+    request = bench.plans.requests[-1]
+    assert request.avoid == frozenset()
+    assert (A, B) in request.bad_wires

@@ -1,0 +1,97 @@
+"""Links on demand: who is dialled, what waits, when it is given up, how long that is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay_bench import FIRST, MIDDLE, SESSION
+
+from swarm.config import RoutingConfig
+from swarm.messages import Progress, Release
+from swarm.routing.reach import DIAL_GRACE_S, Reach
+from swarm.terms import Epoch, NodeId
+
+CONFIG = RoutingConfig()
+A, B = NodeId("a"), NodeId("b")
+LIFE = "one life"
+
+
+def reach(*linked: NodeId) -> Reach:
+    return Reach(CONFIG, set(linked))
+
+
+def test_openings_wait_for_the_link_and_are_sent_once_it_is_up() -> None:
+    it = reach()
+    it.send(A, FIRST, 0.0)
+    it.send(A, Progress(()), 0.0)
+    assert it.take_dials() == [A]
+    assert it.wanted() == (A,)
+    assert it.link_up(A) == [FIRST]
+    assert it.wanted() == ()
+    assert it.next_deadline() is None
+    it.tick(lambda _: LIFE, 10.0)
+    assert it.take_lost() == []
+
+
+def test_a_newer_opening_takes_the_place_of_the_older_and_a_release_of_both() -> None:
+    it = reach()
+    newer = replace(FIRST, epoch=Epoch(2))
+    other = replace(MIDDLE, session=SESSION[::-1])
+    for message in (FIRST, other, newer):
+        it.send(A, message, 0.0)
+    assert it.take_dials() == [A]
+    it.send(A, Release(SESSION, Epoch(1)), 0.0)
+    it.send(B, Release(SESSION, Epoch(1)), 0.0)
+    assert it.wanted() == (A,)
+    it.send(A, Release(SESSION, Epoch(2)), 0.1)
+    assert it.link_up(A) == [other]
+
+
+def test_what_does_not_come_is_lost_and_remembered() -> None:
+    it = reach()
+    it.want(A, 0.0)
+    assert it.next_deadline() == CONFIG.dial_wait_s
+    it.tick(lambda _: LIFE, 1.0)
+    assert it.take_lost() == []
+    it.tick(lambda _: LIFE, CONFIG.dial_wait_s)
+    assert it.take_lost() == [A]
+    assert it.take_lost() == []
+    assert it.is_missed(A, LIFE, 5.0)
+    assert not it.is_missed(A, "another life", 5.0)
+    assert not it.is_missed(A, LIFE, 20.0)
+
+
+def test_a_failed_dial_ends_the_wait_after_a_moment() -> None:
+    """Of two crossing dials one fails, and the link is there all the same."""
+    it = reach()
+    it.want(A, 0.0)
+    it.dial_failed(A, LIFE, 0.1)
+    assert it.next_deadline() == 0.1 + DIAL_GRACE_S
+    assert it.is_missed(A, LIFE, 0.1)
+    it.link_up(A)
+    assert not it.is_missed(A, LIFE, 0.1)
+
+
+def test_each_further_miss_doubles_the_pause() -> None:
+    it = reach()
+    now = 0.0
+    lengths = []
+    for _ in range(7):
+        it.dial_failed(A, LIFE, now)
+        it.dial_failed(A, LIFE, now + 1.0)  # within the pause it is no news
+        start = now
+        while it.is_missed(A, LIFE, now):
+            now += 0.5
+        lengths.append(now - start)
+    assert lengths == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
+    it.dial_failed(A, "another life", now)
+    assert not it.is_missed(A, "another life", now + 10.0)
+
+
+def test_who_is_linked_is_neither_dialled_nor_missed() -> None:
+    it = reach(A)
+    it.want(A, 0.0)
+    it.dial_failed(A, LIFE, 0.0)
+    assert it.take_dials() == []
+    assert it.wanted() == ()
+    assert not it.is_missed(A, LIFE, 0.0)
