@@ -107,7 +107,11 @@ class Network:
         """Its kernel's timers go on."""
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+_Base: Any = asyncio.AbstractEventLoop
+"""Files, signals, subprocesses and the like are not simulated: asking for them raises."""
+
+
+class SimLoop(_Base):  # type: ignore[misc]
     """`fifo`: no drawing; processes take turns in the order in which they became ready."""
 
     def __init__(self, seed: int, *, fifo: bool = False, start_s: float = 1000.0) -> None:
@@ -213,7 +217,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """The simulated time itself."""
         return self.now_ns / SECOND_NS
 
-    def call_soon(  # type: ignore[override]
+    def call_soon(
         self,
         callback: Callable[..., object],
         *args: Any,
@@ -231,9 +235,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._enqueue(process)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
-    def call_later(  # type: ignore[override]
+    def call_later(
         self,
         delay: float,
         callback: Callable[..., object],
@@ -244,7 +248,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         local_ns = process.machine.local_ns(self.now_ns) + max(0, math.ceil(delay * SECOND_NS))
         return self._timer(local_ns, callback, args, context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self,
         when: float,
         callback: Callable[..., object],
@@ -407,7 +411,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Coroutine[Any, Any, T],
         *,
@@ -425,13 +429,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------ network
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         assert self.network is not None
         return await self.network.connect(protocol_factory, host, port)
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
     ) -> asyncio.AbstractServer:
         assert self.network is not None
@@ -440,7 +444,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
         raise OSError(f"no name server in a simulation: {host}")
 
-    def run_in_executor(  # type: ignore[override]
+    def run_in_executor(
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
         """At once: threads would not be repeatable."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import cast
 
 from sims.loop import SimLoop
 from sims.machine import Machine, Process
@@ -23,18 +24,22 @@ from swarm.discovery.announcement import Announcement
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.handshake import Credentials
-from swarm.link.identity import SwarmKey, node_id_of
+from swarm.link.identity import SEED_BYTES, SwarmKey, node_id_of
+from swarm.link.instances import draw_instance
+from swarm.link.link_io import LinkEvents
 from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
 from swarm.notes import Note
+from swarm.shard.worker_client_io import WorkerEvents
 from swarm.terms import Address, Incarnation, LayerRange, ModelId, NodeId, NumericClass
 
 RECORD_DOMAIN = b"gossip record"
 SWARM_KEY = SwarmKey(b"simulated swarm!" * 2)
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 LEAVE_GRACE_S = 10.0
+START_LETTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,9 @@ class SimNode:
         self.spec = spec
         self.process: Process | None = None
         self.starts = 0
+        self.is_up = False
+        """Whether the node runs under its identity; not so while it starts and while it ends."""
+        self._entropy: Callable[[int], bytes]
         self.id = node_id_of(PlainIdentity(disk.node_seed).public_key)
         self._lent = surroundings
         self._loop = surroundings.loop
@@ -146,12 +154,14 @@ class SimNode:
         """Begin a run from what is on the disk."""
         assert not self.is_running
         self.starts += 1
+        self.is_up = False
+        self._entropy = self._loop.random(f"entropy {self.number} {self.starts}").randbytes
         self.process = self._loop.process(self.machine)
         self._life = self._loop.spawn(self.process, self._live())
 
     def leave(self) -> None:
         """As Ctrl-C does."""
-        if self.is_running and self.process is not None and hasattr(self, "io"):
+        if self.is_running and self.is_up and self.process is not None:
             self._loop.post(self._loop.now_ns, self.process, self._begin_leave)
 
     def end(self) -> None:
@@ -164,24 +174,50 @@ class SimNode:
         self._leaving = self._loop.create_task(self.io.leave(LEAVE_GRACE_S))
 
     async def _live(self) -> None:
-        entropy = self._loop.random(f"entropy {self.number} {self.starts}").randbytes
+        """From start to an orderly end, under a new identity where a copy keeps the old one."""
+        while await self._run_once():
+            self.disk.node_seed = self._entropy(SEED_BYTES)
+        self._loop.post(self._loop.now_ns, self._loop.world, self._ended, self.process)
+
+    async def _run_once(self) -> bool:
+        """Whether the identity was lost to a copy of this machine."""
         identity = PlainIdentity(self.disk.node_seed)
-        self.id = identity.node_id
+        instance = draw_instance(self._entropy, self._loop.time())
         self.disk.incarnation += 1
+        self.id = identity.node_id
+        bound = await self._build(identity, instance)
+        self.io.start(self.spec.seeds, self.disk.peers)
+        mdns = self._mdns(bound, instance)
+        if mdns is not None:
+            await mdns.start()
+        self.is_up = True
+        await first_of(self.io.left, self.io.identity_lost)
+        if not self.io.left.is_set():
+            await self.io.hand_over(LEAVE_GRACE_S)
+        self.is_up = False
+        if mdns is not None:
+            await mdns.stop()
+        await self.io.stop()
+        await self.links.close_all("the node stops")
+        return not self.io.left.is_set()
+
+    async def _build(self, identity: PlainIdentity, instance: bytes) -> Address:
+        """Links, core and shell; returns where the node listens."""
+        incarnation = Incarnation(self.disk.incarnation)
         credentials = Credentials(
-            identity, SWARM_KEY, Incarnation(self.disk.incarnation), suite=PLAIN
-        )
+            identity, SWARM_KEY, incarnation, instance=instance, suite=PLAIN
+        )  # fmt: skip
         events = _Late()
-        around = Surroundings(self._loop.time, entropy, self._note)
-        self.links = TcpLinks(credentials, self._config.link, events, around)  # type: ignore[arg-type]
+        around = Surroundings(self._loop.time, self._entropy, self._note)
+        self.links = TcpLinks(credentials, self._config.link, cast(LinkEvents, events), around)
         bound = await self.links.listen(LISTEN_ANY, 0)
         self.core = self._core(identity, bound)
         assert self.process is not None
-        self.worker.attach(self.process, events)  # type: ignore[arg-type]
+        self.worker.attach(self.process, cast(WorkerEvents, events))
         parts = Parts(
             loop=self._loop,
             clock=self._loop.time,
-            entropy=entropy,
+            entropy=self._entropy,
             worker=self.worker,
             store=_Store(self.disk, self.links.set_incarnation),
             files=_NoFiles(),
@@ -189,16 +225,7 @@ class SimNode:
         )
         self.io = events.target = NodeIo(self.core, parts)
         self.io.attach(self.links)
-        self.io.start(self.spec.seeds, self.disk.peers)
-        mdns = self._mdns(bound)
-        if mdns is not None:
-            await mdns.start()
-        await self.io.left.wait()
-        if mdns is not None:
-            await mdns.stop()
-        await self.io.stop()
-        await self.links.close_all("the node stops")
-        self._loop.post(self._loop.now_ns, self._loop.world, self._ended, self.process)
+        return bound
 
     def _ended(self, process: Process) -> None:
         """It left in good order."""
@@ -239,7 +266,7 @@ class SimNode:
             node_id_of=node_id_of,
         )
 
-    def _mdns(self, bound: Address) -> SimMdns | None:
+    def _mdns(self, bound: Address, instance: bytes) -> SimMdns | None:
         if not self.spec.mdns:
             return None
         announcement = Announcement(
@@ -249,6 +276,7 @@ class SimNode:
             listen=bound,
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
+            start=instance.hex()[-START_LETTERS:],
         )
         return SimMdns(self._lent.segment, announcement, self.io)
 
@@ -274,6 +302,19 @@ class _Late:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.target, name)
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+
+    def end_all(_: object) -> None:
+        for task in tasks:
+            task.cancel()
+
+    for task in tasks:
+        task.add_done_callback(end_all)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def fresh_disk(rng: Random) -> Disk:

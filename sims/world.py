@@ -184,7 +184,7 @@ class World:
 
     def is_settled(self) -> bool:
         """Every running node sees the model covered, and every other running one alive."""
-        running = [node for node in self.running() if hasattr(node, "io")]
+        running = [node for node in self.running() if node.is_up]
         ids = {node.id for node in running}
         return len(running) == len(self.running()) and all(
             ids <= self.alive_in(node) and all(m.covered for m in node.io.models())
@@ -192,7 +192,9 @@ class World:
         )
 
     def alive_in(self, node: SimNode) -> set[NodeId]:
-        """Whom this node holds for alive, itself included."""
+        """Whom this node holds for alive, itself included; nobody while it is starting."""
+        if not node.is_up:
+            return set()
         views = node.io.snapshot().nodes
         return {view.node for view in views if view.state.value == "alive"}
 
@@ -230,7 +232,7 @@ class World:
         request = Request(len(self.requests) + 1, origin, order or self.order(), self.loop)
         self.requests.append(request)
         process = origin.process
-        if process is None or not process.is_alive or not hasattr(origin, "io"):
+        if process is None or not process.is_alive or not origin.is_up:
             request.end(Outcome.REFUSED)
             return request
         self.tell("client.asks", origin, prompt=len(request.order.prompt_ids),
@@ -337,12 +339,13 @@ class World:
             return
         self._for_a_while("asleep", duration_s, node)
         self.loop.sleep_machine(node.machine)
+        self.net.machine_slept(node.machine)
         self.loop.post(self._in(duration_s), self.loop.world, self._wake, node)
 
     def _wake(self, node: SimNode) -> None:
-        self.net.machine_woke(node.machine)
         processes = [p for p in (node.process, node.worker.process) if p is not None]
         self.loop.wake_machine(node.machine, processes)
+        self.net.machine_woke(node.machine)
 
     def drift(self, node: SimNode, parts_per_million: float) -> None:
         node.machine.set_drift(parts_per_million, self.loop.now_ns)
