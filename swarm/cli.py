@@ -227,6 +227,17 @@ def config(home: Home = DEFAULT_HOME) -> None:
     print(as_toml(load_config(text, os.environ, {})), end="")
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def sim(context: typer.Context) -> None:
+    """Play a simulated swarm's bad days by seed, on virtual time. `swarm sim --help` says more."""
+    from sims.cli import main as play
+
+    raise typer.Exit(play(context.args, "swarm sim"))
+
+
 @key_app.command("show")
 def show_key(home: Home = DEFAULT_HOME) -> None:
     """Print the line that lets another machine join this swarm. It is a secret."""

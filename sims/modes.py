@@ -1,0 +1,132 @@
+"""The ways to run the simulator: list, one seed, many seeds. Each returns an exit status."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sims import catalogue, verdicts
+from sims.pool import Job, play, spread, switched_off
+from sims.runner import ALL, Result, run
+from sims.scenarios import REGISTRY, Scenario
+from sims.story import Story
+from sims.verdicts import Tally
+from sims.wishes import Wishes
+
+OK, FAILED = 0, 1
+
+
+def show_list(wishes: Wishes) -> int:
+    console = wishes.console
+    console.print("Scenarios (--scenario NAME):")
+    console.print(_pairs((name, REGISTRY[name].says) for name in catalogue.names()))
+    console.print("\nInvariants, always on:")
+    console.print(_pairs((kind.name, kind.says) for kind in ALL))
+    return OK
+
+
+def one_seed(wishes: Wishes, seed: int, *, whole_log: bool = False) -> int:
+    results = [_tell_one(wishes, found, seed, whole_log) for found in wishes.chosen()]
+    return OK if all(result.passed for result in results) else FAILED
+
+
+def _tell_one(wishes: Wishes, found: Scenario, seed: int, whole_log: bool) -> Result:
+    console, job = wishes.console, wishes.job(found, seed)
+    console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
+    story = Story(console, whole_log=whole_log)
+    with switched_off(wishes.without):
+        result = run(found.name, found.story, seed, wishes.options, spectator=story)
+    console.print()
+    console.print(verdicts.verdict_of_one(result))
+    console.print()
+    console.print(
+        _pairs(
+            (
+                ("answers", verdicts.outcomes_line(result.outcomes)),
+                ("counts", verdicts.counts_line(result.events)),
+                ("time", verdicts.pace_line(result.virtual_s, result.real_s)),
+                ("trace", f"{result.trace_hash} over {result.steps:,} steps"),
+                ("again", job.command),
+            )
+        )
+    )
+    console.print()
+    return result
+
+
+def many_seeds(wishes: Wishes, seeds: Sequence[int]) -> int:
+    chosen = wishes.chosen()
+    jobs = [wishes.job(found, seed) for seed in seeds for found in chosen]
+    started = time.perf_counter()
+    tally = Tally()
+    for job, result in watched(wishes, jobs, "seeds" if len(chosen) == 1 else "runs"):
+        tally.add(job, result)
+    _tell_many(wishes.console, tally, time.perf_counter() - started, wishes.processes)
+    return FAILED if tally.failures else OK
+
+
+def watched(wishes: Wishes, jobs: Sequence[Job], unit: str) -> Iterator[tuple[Job, Result]]:
+    """All runs, as they are done, under a progress bar."""
+    with progress_bar() as bar:
+        task = bar.add_task(unit, total=len(jobs), failed=0)
+        for job, result in spread(_play_named, jobs, min(wishes.processes, len(jobs))):
+            bar.update(
+                task, advance=1, failed=bar.tasks[task].fields["failed"] + (not result.passed)
+            )
+            yield job, result
+
+
+def progress_bar() -> Progress:
+    """On standard error, and only where somebody looks."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _play_named(job: Job) -> tuple[Job, Result]:
+    return job, play(job)
+
+
+def _tell_many(console: Console, tally: Tally, wall_s: float, processes: int) -> None:
+    console.print(verdicts.verdict_of_many(tally))
+    console.print()
+    pace = verdicts.pace_line(tally.virtual_s, tally.real_s)
+    rate = tally.runs / tally.real_s if tally.real_s else 0.0
+    console.print(
+        _pairs(
+            (
+                ("answers", verdicts.outcomes_line(tally.outcomes)),
+                ("counts", verdicts.counts_line(tally.events)),
+                ("time", f"{pace}, counted per core; {rate:,.1f} runs per second and core"),
+                (
+                    "runs",
+                    f"{tally.runs:,} in {wall_s:,.1f} s on {processes} cores,"
+                    f" {len(tally.failures):,} failed",
+                ),
+            )
+        )
+    )
+    if tally.failures:
+        console.print("\nFailing seeds, each with the command that plays it again:")
+        console.print(verdicts.failing_list(tally.failures))
+
+
+def _pairs(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
