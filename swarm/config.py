@@ -39,6 +39,10 @@ class LinkConfig:
     """Bulk sent once when a link comes up and then every `goodput_probe_interval_s`."""
     goodput_probe_interval_s: float = 60.0
     ping_interval_s: float = 2.0
+    """Of the first pings on a link, until its round trip is known well."""
+    ping_settled_interval_s: float = 10.0
+    """Afterwards. A longer one is later to see that a path has become slower or faster; a shorter
+    one costs each node two messages a link and interval."""
     contest_s: float = 1.0
     """When a linked node shows up as another start of it, the link that stands must answer within
     this time, or it gives way. Longer delays only restarts whose old link ended without a sound;

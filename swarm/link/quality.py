@@ -14,6 +14,7 @@ _RTT_QUANTILE = 0.2
 _GOODPUT_SAMPLES = 5
 _MIN_TRANSFER_FRACTION = 0.1
 _OUTSTANDING_MAX = 16
+_PINGS_TO_SETTLE = 8
 
 
 class RttEstimator:
@@ -29,6 +30,11 @@ class RttEstimator:
 
     def sample(self, rtt_s: float, now: float) -> None:
         self._samples.append((now, max(0.0, rtt_s)))
+
+    @property
+    def count(self) -> int:
+        """Samples at hand."""
+        return len(self._samples)
 
     def value_s(self, now: float) -> float | None:
         """None until measured. Samples beyond the age limit count only when nothing newer is."""
@@ -74,10 +80,16 @@ class Upkeep:
         self._probes: dict[int, float] = {}
         self._next_stamp = 1
         self._probe_due = now
+        self._ping_due = now
 
     def tick(self, now: float, *, data_idle: bool) -> list[Message]:
         """Every `ping_interval_s`, the first time as the link comes up."""
-        return [Ping(self._stamp(self._pings, now)), *self._probe(now, data_idle)]
+        probe = self._probe(now, data_idle)
+        if now < self._ping_due:
+            return probe
+        if self._rtt.count >= _PINGS_TO_SETTLE:
+            self._ping_due = now + self._config.ping_settled_interval_s
+        return [self.challenge(now), *probe]
 
     def received(self, message: Message, now: float, *, data_idle: bool) -> list[Message]:
         match message:

@@ -128,6 +128,21 @@ def test_upkeep_pings_then_probes_then_rests() -> None:
     assert [type(m) for m in upkeep.tick(61.0, data_idle=True)] == [Ping, GoodputProbe]
 
 
+def test_a_path_that_is_known_is_pinged_seldom() -> None:
+    upkeep = Upkeep(LinkConfig(goodput_probe_bytes=0), 0.0)
+    moments = []
+    for second in range(0, 120, 2):
+        for ping in upkeep.tick(float(second), data_idle=True):
+            assert isinstance(ping, Ping)
+            moments.append(second)
+            upkeep.received(Pong(ping.stamp), second + 0.001, data_idle=True)
+    assert moments[:9] == list(range(0, 18, 2))
+    assert {later - earlier for earlier, later in zip(moments[8:], moments[9:], strict=False)} == {
+        10
+    }
+    assert upkeep.rtt_s(120.0) == pytest.approx(0.001)
+
+
 def test_a_busy_data_lane_is_not_probed() -> None:
     upkeep = Upkeep(CONFIG, 0.0)
     upkeep.tick(0.0, data_idle=False)
