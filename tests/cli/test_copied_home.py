@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import swarm_netns
+from swarm_netns import Lan
 from swarm_procs import Node, NodePlan, Swarm
 
 from swarm import daemon
@@ -18,6 +20,7 @@ from swarm.home_io import Home
 from swarm.link.identity import Identity
 from swarm.terms import Address, short
 
+pytestmark = pytest.mark.xdist_group("processes")
 SETTLED_S = 60.0
 
 
@@ -30,17 +33,17 @@ def copies(swarm: Swarm, names: str) -> str:
     return first.node_id
 
 
-def start_at_once(swarm: Swarm, names: str, peers: list[str]) -> list[Node]:
+def start_at_once(swarm: Swarm, plans: list[NodePlan], peers: list[str]) -> list[Node]:
     """A node that takes a new identity moves its gateway: nobody's is asked before `settle`."""
     starters = [
-        threading.Thread(target=swarm.start, args=(NodePlan(name),), kwargs={"peers": peers})
-        for name in names
+        threading.Thread(target=swarm.start, args=(plan,), kwargs={"peers": peers})
+        for plan in plans
     ]
     for starter in starters:
         starter.start()
     for starter in starters:
         starter.join()
-    return [swarm.nodes[name] for name in names]
+    return [swarm.nodes[plan.name] for plan in plans]
 
 
 def settle(swarm: Swarm, nodes: list[Node]) -> None:
@@ -66,7 +69,7 @@ def test_two_copies_that_meet(tmp_path: Path) -> None:
     with Swarm(tmp_path) as swarm:
         old = copies(swarm, "ab")
         first = swarm.start(NodePlan("a"), peers=[])
-        (second,) = start_at_once(swarm, "b", swarm.endpoints())
+        (second,) = start_at_once(swarm, [NodePlan("b")], swarm.endpoints())
         settle(swarm, [first, second])
         assert first.node_id == old, "the one that started first keeps the identity"
         (told,) = events(first, "node.copied")
@@ -89,7 +92,7 @@ def test_many_copies_that_only_know_a_third_node(tmp_path: Path, names: str) -> 
     with Swarm(tmp_path) as swarm:
         old = copies(swarm, names)
         hub = swarm.start(NodePlan("hub"), peers=[])
-        nodes = start_at_once(swarm, names, swarm.endpoints())
+        nodes = start_at_once(swarm, [NodePlan(name) for name in names], swarm.endpoints())
         settle(swarm, [hub, *nodes])
         assert sum(node.node_id == old for node in nodes) == 1
         assert events(hub, "link.copied")
@@ -97,6 +100,28 @@ def test_many_copies_that_only_know_a_third_node(tmp_path: Path, names: str) -> 
             renewed = events(node, "node.renewed")
             assert len(renewed) == (node.node_id != old)
             assert events(node, "node.copied"), "both sides of every meeting say so"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(swarm_netns.why_not() is not None, reason=str(swarm_netns.why_not()))
+def test_copies_that_only_hear_each_other(tmp_path: Path) -> None:
+    """Hosts of one disk image on one LAN: mDNS is all they have."""
+    with Lan(4, "c") as lan, Swarm(tmp_path) as swarm:
+        old = copies(swarm, "abcd")
+        plans = [
+            NodePlan(
+                name,
+                listen="0.0.0.0:0",
+                gateway="127.0.0.1:8000",
+                mdns=True,
+                namespace=host,
+                connect=lan.connect_inside(index),
+            )
+            for index, (name, host) in enumerate(zip("abcd", lan.hosts, strict=True))
+        ]
+        nodes = start_at_once(swarm, plans, [])
+        settle(swarm, nodes)
+        assert sum(node.node_id == old for node in nodes) == 1
 
 
 def test_quick_restarts_are_no_copies(tmp_path: Path) -> None:
