@@ -1,8 +1,12 @@
 """What a sender's kernel does about segments that nobody acknowledges.
 
-They go out again after 200 ms, doubling, or a round trip after they were lost where later ones
-arrive. TCP_USER_TIMEOUT ends the connection, or else 15 tries. Timers run in the world: a kernel
-goes on while its process stands still, and stops while its machine sleeps.
+Times are those measured on Linux 6.18 between two namespaces with the wire pulled. Several lost
+segments go out again 0.2, 0.6, 1.4 ... s after the first was sent; a lone one is probed for after
+0.2 s before that sequence begins, hence 0.2, 0.4, 0.8, 1.6 ... s. Where later segments arrive, a
+round trip is enough. TCP_USER_TIMEOUT ends the connection, or else 15 tries.
+
+Timers run in the world: a kernel goes on while its process stands still, and stops while its
+machine sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ RETRY_NS_MAX = 120_000_000_000
 RETRIES_MAX = 15
 """Linux `tcp_retries2`: together about 15 minutes."""
 USER_TIMEOUT_EXTRA_NS = 220_000_000
-"""TCP_USER_TIMEOUT fires this much late (measured)."""
+LONE_EXTRA_NS = 430_000_000
+"""TCP_USER_TIMEOUT fires this much late: it counts from the first retransmission."""
 LOST = 1 << 62
 """The arrival time of what does not arrive."""
 EASILY_FOLLOWED_BYTES = 3 * PACKET_BYTES
@@ -31,6 +36,7 @@ class Recovery:
     """Of one pipe. Idle, without a timer, as long as everything arrives."""
 
     __slots__ = (
+        "_is_lone",
         "_loop",
         "_parked_ns",
         "_pipe",
@@ -54,6 +60,8 @@ class Recovery:
         self._retry: SimHandle | None = None
         self._retry_ns = 0
         self._retry_count = 0
+        self._is_lone = False
+        """Whether no more than one segment was missing when the first retry came."""
         self._parked_ns = 0
         """When the timer stopped with the machine; 0: it did not."""
 
@@ -164,7 +172,8 @@ class Recovery:
         timeout_ns = self._pipe.sender.user_timeout_ns
         if not timeout_ns or self.unacked_ns < 0:
             return LOST
-        return self.unacked_ns + timeout_ns + USER_TIMEOUT_EXTRA_NS
+        extra_ns = LONE_EXTRA_NS if self._is_lone else USER_TIMEOUT_EXTRA_NS
+        return self.unacked_ns + timeout_ns + extra_ns
 
     # ------------------------------------------------------------ sending again
 
@@ -177,12 +186,20 @@ class Recovery:
             pipe.give_up()
         elif now_ns < self._retry_ns:
             self._arm(self._retry_ns)
-        elif not self._resend():
-            self._retry_count += 1
-            if self._retry_count > RETRIES_MAX:
-                pipe.give_up()
-            else:
-                self._arm(now_ns + min(RETRY_NS << self._retry_count, RETRY_NS_MAX))
+        else:
+            if self._retry_count == 0:
+                self._is_lone = self.lost_count <= 1
+            if not self._resend():
+                self._back_off()
+
+    def _back_off(self) -> None:
+        self._retry_count += 1
+        doublings = self._retry_count - self._is_lone
+        if doublings > RETRIES_MAX:
+            self._pipe.give_up()
+        else:
+            pause_ns = min(RETRY_NS << doublings, RETRY_NS_MAX)
+            self._arm(self._loop.now_ns + pause_ns)
 
     def _resend(self) -> bool:
         """Send again what was lost. Whether that ends the matter."""
@@ -231,6 +248,7 @@ class Recovery:
         """All is acknowledged, or soon will be."""
         self.unacked_ns = -1
         self._retry_count = 0
+        self._is_lone = False
         self._cancel_retry()
         size, self._unacked_size = self._unacked_size, 0
         self._pipe.soften()

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sims.machine import SECOND_NS
 from sims.pipe import OUTSTANDING_BYTES_MAX, RST, Chunk, Pipe
-from sims.recovery import USER_TIMEOUT_EXTRA_NS
 from sims.sockets import End, Keepalive, SimSocket, error
 
 if TYPE_CHECKING:
     from sims.loop import SimLoop
     from sims.machine import Process
 
+SHUT_WINDOW_EXTRA_NS = 330_000_000
+"""TCP_USER_TIMEOUT fires this much late where the other end does not read (measured)."""
 HIGH_WATER_BYTES = 64 * 1024
 """asyncio's default for `set_write_buffer_limits`."""
 
@@ -228,7 +229,7 @@ class SimTransport(asyncio.Transport):
     def _watch_window(self) -> None:
         if self.is_shut or not self._unsent_size:
             return
-        due_ns = self.out.room_ns + self.user_timeout_ns + USER_TIMEOUT_EXTRA_NS
+        due_ns = self.out.room_ns + self.user_timeout_ns + SHUT_WINDOW_EXTRA_NS
         if due_ns <= self.loop.now_ns:
             self.out.give_up()
         else:
