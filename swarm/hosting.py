@@ -150,6 +150,8 @@ class Hosting:
         self.device = ""
         self.changed = False
         """Set when shards or models changed; whoever publishes them clears it."""
+        self.revision = 0
+        """Rises whenever shards or speeds may have changed."""
 
     # ------------------------------------------------------------ views
 
@@ -224,6 +226,10 @@ class Hosting:
             moments.append(self._restart_at)
         return min(moments, default=None)
 
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
+
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
@@ -237,6 +243,7 @@ class Hosting:
     def worker_message(self, message: Message, now: float) -> None:
         if self._restart_at is not None:
             return  # the last words of a worker that was given up
+        self.revision += 1
         match message:
             case Inspected():
                 self._inspected(message, now)
@@ -264,6 +271,7 @@ class Hosting:
         return self._start_over(now)
 
     def _start_over(self, now: float) -> tuple[ModelId, ...]:
+        self.revision += 1
         gone = tuple(s.model_id for s in self.shards() if s.state is ShardState.SERVING)
         for h in self._hosted:
             if h.stage is not Stage.FAILED:
@@ -274,6 +282,7 @@ class Hosting:
         return gone
 
     def tick(self, rivals: dict[ModelId, list[Rival]], now: float) -> None:
+        self.revision += 1
         if self._restart_at is not None and now >= self._restart_at:
             self._restart_at = None
             self._start_worker()

@@ -19,7 +19,6 @@ from swarm.hosting import Hosting
 from swarm.messages import (
     Credit,
     Digest,
-    End,
     FailureCode,
     Gap,
     Heartbeat,
@@ -31,12 +30,10 @@ from swarm.messages import (
     ProbeAnswer,
     ProbeRequest,
     Progress,
-    Ran,
     Records,
     Refused,
     Release,
     Resume,
-    RunFailed,
     Step,
     Summary,
     Suspicion,
@@ -44,8 +41,9 @@ from swarm.messages import (
     Verdict,
 )
 from swarm.node_picture import About as About
-from swarm.node_picture import Picture
+from swarm.node_picture import CoverNews, Picture
 from swarm.node_view import interest_in
+from swarm.node_worker import WorkerCare
 from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
@@ -53,7 +51,6 @@ from swarm.routing.planner import ViewPlanner
 from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
-from swarm.routing.worker_watch import TRIAL, WorkerWatch
 from swarm.shard.kv_blocks import KvLedger
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
@@ -87,26 +84,24 @@ class NodeCore:
         self._book = AddressBook(about.node, config.discovery, rng)
         self._hosting = hosting
         self._ledger = KvLedger(hosting.kv_capacity_bytes)
-        self._worker_watch = WorkerWatch(
-            config.routing,
-            config.shard,
-            hosting.speed_of,
-            lambda load: hosting.weight_bytes_of(load.model_id),
-        )
         self._picture = Picture(about, self._gossip, hosting, self._ledger)
         self._reach = Reach(config.routing, self._picture.links)
         self._relay = Relay(about.node, config.routing, self._ledger)
+        self._worker = WorkerCare(config, hosting, self._relay)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
         )
         self._sentinel = Sentinel(
             about.node, config.routing, self._origins, self._relay, self._picture.incarnation_of
         )
+        self._parts = (hosting, self._worker, self._origins, self._relay, self._sentinel)
         self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
-        self._covered: dict[ModelId, bool] = {}
+        self._cover = CoverNews()
         self._in_use: frozenset[NodeId] = frozenset()
         self._out: list[Effect] = []
+        self.stirred = True
+        """Set by all that may leave effects or move a deadline closer; whoever looks clears it."""
 
     # ------------------------------------------------------------ life
 
@@ -160,7 +155,7 @@ class NodeCore:
         self, peer: NodeId, incarnation: Incarnation, address: Address | None, now: float
     ) -> None:
         """`address`: where the peer was dialled; None when it dialled us."""
-        self._picture.links[peer] = None
+        self._picture.link_up(peer)
         self._gossip.link_up(peer, incarnation, now, is_dialled=address is not None)
         self._book.link_up(peer, address, now)
         self._gossip.seeds(self._book.seed_nodes())
@@ -171,7 +166,7 @@ class NodeCore:
         self._settle(now)
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
-        self._picture.links.pop(peer, None)
+        self._picture.link_down(peer)
         self._sentinel.vigil.forget(peer)
         self._origins.forget(peer)
         self._gossip.link_down(peer, orderly, now)
@@ -182,7 +177,7 @@ class NodeCore:
 
     def link_measured(self, speed: LinkSpeed, now: float) -> None:
         if speed.peer in self._picture.links:
-            self._picture.links[speed.peer] = speed
+            self._picture.link_measured(speed)
             self._gossip.measured(speed.peer, speed.rtt_s)
 
     def heard(self, peer: NodeId, now: float) -> None:
@@ -215,44 +210,27 @@ class NodeCore:
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         """Raises RemoteProtocolError: the shell then closes the link."""
-        self.heard(peer, now)
-        self._dispatch(peer, message, now)
+        if isinstance(message, Heartbeat):
+            self._sentinel.heard(peer, now)
+            self._gossip.receive(peer, message, now)
+            if self._gossip.is_quiet:
+                return  # most of what an idle node hears, and it only puts deadlines off
+        else:
+            self.heard(peer, now)
+            self._dispatch(peer, message, now)
         self._settle(now)
 
     # ------------------------------------------------------------ worker
 
     def worker_message(self, message: Message, now: float) -> None:
-        self._worker_watch.answered(message, now)
-        match message:
-            case Ran() | RunFailed() if message.session == TRIAL:
-                self._out.append(ToWorker(End(TRIAL)))
-            case Ran():
-                self._relay.ran(message)
-            case RunFailed():
-                self._relay.run_failed(message)
-            case _:
-                self._hosting.worker_message(message, now)
-                self._publish_if_changed(now)
+        if self._worker.message(message, now):
+            self._publish_if_changed(now)
         self._settle(now)
 
     def worker_lost(self, reason: str, now: float) -> None:
-        self._worker_gone(self._hosting.worker_lost(reason, now), reason, now)
-        self._settle(now)
-
-    def _worker_gone(self, models: tuple[ModelId, ...], reason: str, now: float) -> None:
-        for model_id in models:
-            self._relay.withdraw(model_id, FailureCode.WORKER_LOST, reason)
-        self._worker_watch.lost()
+        self._worker.lost(reason, now)
         self._publish_if_changed(now)
-
-    def _judge_worker(self, now: float) -> None:
-        if (reason := self._worker_watch.verdict(now)) is not None:
-            self._worker_gone(self._hosting.worker_stuck(reason, now), reason, now)
-        elif self._worker_watch.wants_trial:
-            self._worker_watch.wants_trial = False
-            for order in self._hosting.trial(TRIAL) or ():
-                self._worker_watch.sent(order, now)
-                self._out.append(ToWorker(order))
+        self._settle(now)
 
     # ------------------------------------------------------------ sessions
 
@@ -272,23 +250,30 @@ class NodeCore:
     # ------------------------------------------------------------ time
 
     def loop_lag(self, lag_s: float, now: float) -> None:
+        self.stirred = True
         self._gossip.loop_lag(lag_s, now)
         if lag_s >= self.config.gossip.link_silence_max_s:
             self._book.network_changed(now)
         self._sentinel.vigil.stalled(lag_s, now)
-        self._worker_watch.stalled(lag_s)
+        self._worker.stalled(lag_s)
         self._origins.stalled(lag_s)
 
     def tick(self, now: float) -> None:
         self._now = now
         self._gossip.tick(now)
-        self._out += self._book.tick(now)
-        self._hosting.tick(self._picture.rivals(), now)
+        if _is_due(self._book.next_deadline(), now):
+            self._out += self._book.tick(now)
+        if _is_due(self._hosting.next_deadline(), now):
+            self._hosting.tick(self._picture.rivals(), now)
         self._publish_if_changed(now)
-        self._origins.tick(now)
-        self._relay.tick(now)
-        self._reach.tick(self._picture.life_of, now)
-        self._judge_worker(now)
+        if _is_due(self._origins.next_deadline(), now):
+            self._origins.tick(now)
+        if _is_due(self._relay.next_deadline(), now):
+            self._relay.tick(now)
+        if _is_due(self._reach.next_deadline(), now):
+            self._reach.tick(self._picture.life_of, now)
+        if self._worker.tick(now):
+            self._publish_if_changed(now)
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
@@ -306,7 +291,7 @@ class NodeCore:
             self._reach.next_deadline(),
             self._sentinel.penalties.next_expiry(),
             self._sentinel.next_deadline(),
-            self._worker_watch.next_deadline(),
+            self._worker.next_deadline(),
         )
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -369,39 +354,51 @@ class NodeCore:
     def _settle(self, now: float) -> None:
         """Gather effects of all parts; deliver what this node sends to itself; react to changes."""
         self._now = now
+        self.stirred = True
         if changed := self._gossip.take_changes():
             self._members_changed(changed, now)
         while self._gather(now):
             pass
-        self._sentinel.watch(self._picture.links, now)
-        self._keep_links()
+        if self._has_usage_moved():
+            self._sentinel.watch(self._picture.links, now)
+            self._keep_links()
 
     def _gather(self, now: float) -> bool:
         """One round; True when own messages were delivered and may have caused more."""
-        gathered = [
-            *self._gossip.take_effects(),
-            *self._hosting.take_effects(),
-            *self._origins.take_effects(),
-            *self._relay.take_effects(),
-            *self._sentinel.take_effects(),
-        ]
-        own = [e.message for e in gathered if isinstance(e, Send) and e.peer == self._me]
+        gathered = self._gossip.take_effects()
+        for part in self._parts:
+            if part.has_effects:
+                gathered += part.take_effects()
+        own: list[Message] = []
         for effect in gathered:
             if isinstance(effect, Send):
-                if effect.peer != self._me:
+                if effect.peer == self._me:
+                    own.append(effect.message)
+                else:
                     self._deliver(effect.peer, effect.message, now)
             else:
                 if isinstance(effect, ToWorker):
-                    self._worker_watch.sent(effect.message, now)
+                    self._worker.sent(effect.message, now)
                 self._out.append(effect)
         for message in own:
             self._dispatch(self._me, message, now)
         return self._reach_out(now) or bool(own)
 
+    def _has_usage_moved(self) -> bool:
+        """Whether other peers than before may be in use, or be linked."""
+        parts = (self._origins, self._relay, self._reach, self._picture)
+        if not any(part.changed for part in parts):
+            return False
+        for part in parts:
+            part.changed = False
+        return True
+
     def _reach_out(self, now: float) -> bool:
         """Dial whom sessions need; True when they were told of somebody out of reach."""
         for peer in self._relay.take_wishes():
             self._reach.want(peer, now)
+        if not self._reach.has_news:
+            return False
         for peer in self._reach.take_dials():
             self._out += self._book.dial_now(peer, now)
         lost = self._reach.take_lost()
@@ -444,27 +441,18 @@ class NodeCore:
                 detail = f"it is {member.state.value}"
                 self._origins.node_failed(node, FailureCode.UNREACHABLE, detail, now)
                 self._relay.neighbour_failed(node, FailureCode.UNREACHABLE, detail)
-        self._tell_cover(now)
+        is_moved = self._picture.has_cover_moved(changed) or self._sentinel.penalties.is_used(now)
+        if is_moved and not self._picture.leaving:
+            self._out += self._cover.news(self.models(now))
         self._origins.view_changed(now)
-
-    def _tell_cover(self, now: float) -> None:
-        for model in () if self._picture.leaving else self.models(now):
-            known = self._covered.get(model.spec.model_id)
-            if known is model.covered:
-                continue
-            self._covered[model.spec.model_id] = model.covered
-            missing = ",".join(str(layers) for layers in model.missing)
-            if model.covered:
-                self._tell("model.covered", model=model.spec.name)
-            elif known is not None or missing:
-                self._tell("model.uncovered", model=model.spec.name, missing=missing)
 
     # ------------------------------------------------------------ inside: records and views
 
     def _publish_if_changed(self, now: float) -> None:
         if self._hosting.changed:
             self._publish(now)
-        self._gossip.publish_dynamic(self._picture.dynamic(), now)
+        elif self._picture.has_dynamic_moved():
+            self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
     def _publish(self, now: float) -> None:
         self._hosting.changed = False
@@ -482,4 +470,9 @@ class NodeCore:
         return self._picture.standing(node, self._reach, self._now)
 
     def _tell(self, event: str, level: Level = Level.INFO, **fields: FieldValue) -> None:
+        self.stirred = True
         self._out.append(Tell(note(event, level, **fields)))
+
+
+def _is_due(moment: float | None, now: float) -> bool:
+    return moment is not None and now >= moment

@@ -297,6 +297,9 @@ class NodeIo:
     # ------------------------------------------------------------ effects
 
     def _carry_out(self) -> None:
+        if not self._core.stirred:
+            return
+        self._core.stirred = False
         while effects := self._core.take_effects():
             for effect in effects:
                 self._do(effect)

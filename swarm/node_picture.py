@@ -5,15 +5,17 @@ Joins gossip, own shards, links and penalties for those who ask; decides nothing
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
+from swarm.effects import Tell
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.hosting import Hosting, Rival
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
+from swarm.notes import note
 from swarm.routing.avoidance import PenaltyBox
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
@@ -56,6 +58,28 @@ class Picture:
         self.links: dict[NodeId, LinkSpeed | None] = {}
         self.addresses = about.addresses
         self.leaving = False
+        self.changed = True
+        """Set when other peers than before are linked; whoever looks at it clears it."""
+        self._links_revision = 0
+        self._told: Hashable = None
+        self._cover_facts: dict[NodeId, Hashable] = {}
+
+    # ------------------------------------------------------------ links
+
+    def link_up(self, peer: NodeId) -> None:
+        self.links[peer] = None
+        self._links_revision += 1
+        self.changed = True
+
+    def link_down(self, peer: NodeId) -> None:
+        self.links.pop(peer, None)
+        self._links_revision += 1
+        self.changed = True
+
+    def link_measured(self, speed: LinkSpeed) -> None:
+        if self.links[speed.peer] != speed:
+            self.links[speed.peer] = speed
+            self._links_revision += 1
 
     # ------------------------------------------------------------ records
 
@@ -73,6 +97,19 @@ class Picture:
             shards=self._hosting.shards(),
             leaving=self.leaving,
         )
+
+    def has_dynamic_moved(self) -> bool:
+        """Whether `dynamic` may differ from what it was when this was asked last."""
+        present = (
+            self._links_revision,
+            self._hosting.revision,
+            self._ledger.free_bytes,
+            self._gossip.local_health,
+        )
+        if present == self._told:
+            return False
+        self._told = present
+        return True
 
     def dynamic(self) -> DynamicRecord:
         links = tuple(speed for _, speed in sorted(self.links.items()) if speed is not None)
@@ -108,6 +145,20 @@ class Picture:
         if not can_dial or reach.is_missed(member.node, life_of(member), now):
             return Standing.UNREACHABLE
         return Standing.DIALABLE
+
+    def has_cover_moved(self, changed: Iterable[NodeId]) -> bool:
+        """Whether news of these nodes may change which layers are to be had."""
+        has_moved = False
+        for node in changed:
+            member = self._gossip.member(node)
+            facts = None if member is None else (_cover_facts(member), node in self.links)
+            if node == self._about.node or facts != self._cover_facts.get(node):
+                has_moved = True
+            if facts is None:
+                self._cover_facts.pop(node, None)
+            else:
+                self._cover_facts[node] = facts
+        return has_moved
 
     def known_models(self) -> dict[ModelId, ModelSpec]:
         return known_models(self._own(), self._gossip.members())
@@ -178,6 +229,34 @@ class Picture:
             links={peer: speed for peer, speed in self.links.items() if speed is not None},
             leaving=self.leaving,
         )
+
+
+class CoverNews:
+    """Tells people when a model becomes whole, and when it no longer is."""
+
+    def __init__(self) -> None:
+        self._covered: dict[ModelId, bool] = {}
+
+    def news(self, models: Iterable[ModelView]) -> list[Tell]:
+        told = []
+        for model in models:
+            known = self._covered.get(model.spec.model_id)
+            if known is model.covered:
+                continue
+            self._covered[model.spec.model_id] = model.covered
+            missing = ",".join(str(layers) for layers in model.missing)
+            if model.covered:
+                told.append(Tell(note("model.covered", model=model.spec.name)))
+            elif known is not None or missing:
+                entry = note("model.uncovered", model=model.spec.name, missing=missing)
+                told.append(Tell(entry))
+        return told
+
+
+def _cover_facts(member: Member) -> Hashable:
+    """All of a member that decides which layers it serves, by what its records are made of."""
+    speeds = member.dynamic.speeds if member.dynamic else ()
+    return (member.state, member.incarnation, member.static, tuple(s.model_id for s in speeds))
 
 
 def life_of(member: Member | None) -> Hashable:

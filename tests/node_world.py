@@ -238,6 +238,9 @@ class WorldNode:
         if not self.alive:
             return
         act(self.core, self.world.now)
+        if not self.core.stirred:
+            return
+        self.core.stirred = False
         for effect in self.core.take_effects():
             self.world.do(self, effect)
         self._arm()

@@ -42,6 +42,7 @@ RANKS: dict[str, int] = {
     "model_files_io": 3,
     "node_view": 4,
     "node_picture": 5,
+    "node_worker": 5,
     "shard": 5,
     "node": 6,
     "node_io": 7,

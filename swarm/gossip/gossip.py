@@ -248,6 +248,11 @@ class Gossip:
         due = min((t for t in times if t is not None), default=math.inf)
         return None if due == math.inf else self._awake.real(due)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing waits to be taken, neither effects nor changes."""
+        return not (self._changed or self._members.has_news or self._parts.spread.has_effects)
+
     def take_effects(self) -> list[Effect]:
         for entry in self._members.take_notes():
             self._parts.spread.tell(entry)

@@ -195,6 +195,10 @@ class Membership:
         self._moved.clear()
         return moved
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._changed or self._notes)
+
     def take_changes(self) -> tuple[NodeId, ...]:
         changed = tuple(sorted(self._changed)) if self._changed else ()
         self._changed.clear()

@@ -40,6 +40,10 @@ class Spread:
         self._records_per_message = records_per_message
         self._effects: list[Effect] = []
 
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
+
     def audience(self) -> list[NodeId]:
         """Everybody linked, in the order of node ids. Not to be changed."""
         return self._heartbeats.peers

@@ -156,6 +156,10 @@ class PenaltyBox:
             return 0.0
         return max(0.0, known.until - now)
 
+    def is_used(self, now: float) -> bool:
+        """Whether anybody is in it."""
+        return any(p.until > now for p in self._penalties.values())
+
     def next_expiry(self) -> float | None:
         return min((p.until for p in self._penalties.values() if not p.served), default=None)
 

@@ -44,8 +44,14 @@ class Origins:
         self.token_at: dict[ModelId, float] = {}
         """When a token last came through a whole route, per model."""
         self.bad_wires = BadWires(config)
+        self.changed = False
+        """Set when other peers than before may be in use; whoever looks at it clears it."""
 
     # ------------------------------------------------------------ views
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -107,6 +113,7 @@ class Origins:
         s = self._sessions.get(message.session)
         if s is None:
             return
+        before = (s.epoch, s.phase)
         match message:
             case Opened():
                 s.opened(peer, message, now)
@@ -123,7 +130,10 @@ class Origins:
                 s.gap(peer, message, now)
             case HopFailed():
                 s.hop_failed(peer, message, now)
-        self._settle(s)
+        if isinstance(message, Opened) or before != (s.epoch, s.phase):
+            self._settle(s)
+        else:
+            self._effects += s.take_effects()
 
     def progress(self, peer: NodeId, message: Progress, now: float) -> None:
         """How far a hop is. What it still holds for an answer that ended or moved, it may free."""
@@ -196,6 +206,7 @@ class Origins:
             self._settle(s)
 
     def _settle(self, s: OriginSession) -> None:
+        self.changed = True
         self._effects += s.take_effects()
         if s.is_done:
             self._sessions.pop(s.session, None)

@@ -66,6 +66,10 @@ class Reach:
     def next_deadline(self) -> float | None:
         return min((want.until for want in self._wants.values()), default=None)
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._to_dial or self._lost)
+
     def take_dials(self) -> list[NodeId]:
         """Whom to dial now."""
         dials, self._to_dial = self._to_dial, []

@@ -66,10 +66,16 @@ class Relay:
         self._leaving = False
         self._effects: list[Effect] = []
         self._wishes: list[NodeId] = []
+        self.changed = False
+        """Set when other peers than before may be in use; whoever looks at it clears it."""
         self.steps_done = 0
         """Results of the worker so far, for whatever session."""
 
     # ------------------------------------------------------------ views
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -124,6 +130,8 @@ class Relay:
 
     def take_wishes(self) -> list[NodeId]:
         """Neighbours to which sessions need a link now."""
+        if not self._wishes:
+            return []
         wishes, self._wishes = self._wishes, []
         return wishes
 
@@ -199,6 +207,7 @@ class Relay:
             return
         if message.kv_length == 0 and s.accepted > 0:
             self._effects.append(ToWorker(s.begin_again()))
+        self.changed = True
         held = s.resume(message.send_from)
         for position in sorted(s.tokens):
             self._send_token(s, s.tokens[position])
@@ -314,6 +323,7 @@ class Relay:
         if not self._reserve(s, order, shard):
             return None
         self._sessions[s.key] = self._by_worker_id[worker_id] = s
+        self.changed = True
         self._effects.append(ToWorker(s.begin()))
         return s
 
@@ -325,6 +335,7 @@ class Relay:
         if not is_same and not self._reserve(s, order, shard):
             return None
         s.reopen(order, shard, now)
+        self.changed = True
         if not is_same:
             self._effects.append(ToWorker(s.begin_again()))
         return s
@@ -451,6 +462,7 @@ class Relay:
 
     def _drop(self, s: HopSession) -> None:
         del self._sessions[s.key], self._by_worker_id[s.worker_id]
+        self.changed = True
         self._admission.release(s.worker_id)
         self._effects.append(ToWorker(End(s.worker_id)))
 

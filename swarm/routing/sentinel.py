@@ -39,6 +39,10 @@ class Sentinel:
         self.vigil = Vigil(config)
         self.penalties = PenaltyBox(config)
 
+    @property
+    def has_effects(self) -> bool:
+        return bool(self._effects)
+
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
