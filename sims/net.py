@@ -75,6 +75,7 @@ class SimNet(Network):
         self.loop = loop
         self._profile = WIRED
         self.random: Callable[[], float] = loop.random("net").random
+        self._loss = 0.0
         self._hosts: dict[int, _Host] = {}
         self._machines: dict[str, Machine] = {}
         self._paths: dict[tuple[int, int], Path] = {}
@@ -82,6 +83,7 @@ class SimNet(Network):
         self.move_listeners: list[Callable[[Machine], None]] = []
         """Told of changed addresses."""
         loop.network = self
+        self.add(loop.world.machine)
 
     def add(self, machine: Machine) -> None:
         self._hosts[machine.number] = _Host(machine)
@@ -97,6 +99,17 @@ class SimNet(Network):
     @profile.setter
     def profile(self, profile: Profile) -> None:
         self._profile = profile
+        for path in list(self._paths.values()):
+            self._configure(path)
+
+    @property
+    def loss(self) -> float:
+        """Share of packets lost on every path between two machines, beside its profile's."""
+        return self._loss
+
+    @loss.setter
+    def loss(self, share: float) -> None:
+        self._loss = share
         for path in list(self._paths.values()):
             self._configure(path)
 
@@ -152,6 +165,8 @@ class SimNet(Network):
             profile = own or self._profile
             lines = (Line(self.loop, profile), Line(self.loop, profile))
             radios = self.radios(profile)
+        if self._loss > 0.0 and path.back is not path:
+            profile = profile.lossy(1.0 - (1.0 - profile.loss) * (1.0 - self._loss))
         path.configure(profile, lines[0], radios)
         if path.back is not path:
             path.back.configure(profile, lines[1], radios)
@@ -323,6 +338,8 @@ class SimNet(Network):
             raise
         finally:
             dials.pop(dial, None)
+        if transport.is_shut:
+            raise error(errno.ECONNRESET)
         protocol = factory()
         transport.begin(protocol)
         return transport, protocol

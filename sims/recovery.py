@@ -26,6 +26,8 @@ RETRIES_MAX = 15
 USER_TIMEOUT_EXTRA_NS = 220_000_000
 LONE_EXTRA_NS = 430_000_000
 """TCP_USER_TIMEOUT fires this much late: it counts from the first retransmission."""
+ORPHAN_NS = 5_000_000_000
+"""How often a closed socket of a sleeping machine looks whether it is awake."""
 LOST = 1 << 62
 """The arrival time of what does not arrive."""
 EASILY_FOLLOWED_BYTES = 3 * PACKET_BYTES
@@ -181,7 +183,7 @@ class Recovery:
         self._retry = None
         now_ns, pipe = self._loop.now_ns, self._pipe
         if not pipe.path.source.is_on_air:
-            self._parked_ns = now_ns
+            self._stand_still()
         elif now_ns >= self._deadline_ns:
             pipe.give_up()
         elif now_ns < self._retry_ns:
@@ -191,6 +193,15 @@ class Recovery:
                 self._is_lone = self.lost_count <= 1
             if not self._resend():
                 self._back_off()
+
+    def _stand_still(self) -> None:
+        """The machine sleeps, or lost power after the program had closed its socket."""
+        if not self._pipe.path.source.is_powered:
+            self._pipe.drop()
+        elif self._pipe.sender.is_shut:
+            self._arm(self._loop.now_ns + ORPHAN_NS)
+        else:
+            self._parked_ns = self._loop.now_ns
 
     def _back_off(self) -> None:
         self._retry_count += 1

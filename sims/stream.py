@@ -331,6 +331,7 @@ class SimTransport(asyncio.Transport):
                 self._protocol.connection_lost(cast("Exception | None", fault))
         finally:
             self.shut()
+            self._protocol = None
 
     def _break(self, fault: OSError) -> None:
         """In its process: the connection is no more."""
@@ -373,6 +374,8 @@ class SimTransport(asyncio.Transport):
         self.is_shut = True
         self.keepalive.cancel()
         self.arrived.clear()
+        if not self.process.is_alive:
+            self._protocol = None
         if not is_orderly:
             self.out.drop()
         if vanished:

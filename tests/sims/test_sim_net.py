@@ -232,7 +232,33 @@ def test_profiles_of_pairs_machines_and_all() -> None:
     assert net.path(pair.b, pair.c).profile is wire.WAN
     net.profile = wire.WIRED.lossy(0.5)
     assert net.path(pair.a, pair.b).profile is both
-    fourth = Pair()
-    fourth.net.path(fourth.a, fourth.b)
-    fourth.net.profile = wire.WIRED.lossy(0.5)
-    assert fourth.net.path(fourth.a, fourth.b).loss == 0.5
+    net.loss = 0.5
+    assert net.path(pair.a, pair.b).loss == pytest.approx(1 - 0.5 * (1 - wire.WIFI.loss))
+
+
+def test_a_profile_for_all_changes_paths_that_exist() -> None:
+    pair = Pair()
+    pair.net.path(pair.a, pair.b)
+    pair.net.profile = wire.WIRED.lossy(0.5)
+    assert pair.net.path(pair.a, pair.b).loss == 0.5
+
+
+def test_the_world_itself_can_dial() -> None:
+    pair = Pair()
+    pair.serve()
+    task = pair.dial(pair.loop.world)
+    pair.wait(task.done)
+    assert task.result().has("made")
+
+
+def test_a_connection_reset_before_its_program_has_it_is_an_error() -> None:
+    pair = Pair()
+    pair.serve()
+    task = pair.dial()
+    pair.rest(0.0001)
+    pair.loop.stall(pair.processes[0], 1.0)
+    pair.rest(0.5)
+    pair.net.reset(pair.a, pair.b)
+    pair.wait(task.done)
+    assert isinstance(task.exception(), ConnectionResetError)
+    pair.check()

@@ -461,6 +461,17 @@ def test_the_timers_of_a_sleeping_kernel_stand_still() -> None:
     assert not client.has("lost")
 
 
+def test_a_process_killed_on_a_sleeping_machine_is_missed_when_it_wakes() -> None:
+    pair = Pair()
+    client, _ = pair.connect()
+    pair.loop.sleep_machine(pair.b)
+    _kill(pair, 1)
+    pair.rest(60.0)
+    assert not client.has("eof")
+    pair.loop.wake_machine(pair.b, [])
+    pair.wait(lambda: client.has("eof"))
+
+
 def test_an_address_that_is_gone_leaves_its_connections_silent() -> None:
     pair = Pair()
     client, served = pair.connect()
