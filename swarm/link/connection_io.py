@@ -21,6 +21,7 @@ from swarm.link.sockets_io import plain_error, printable, remote_host, set_optio
 from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
 from swarm.terms import Address
 
+_CONTROL = Lane.CONTROL
 _LINGER_S = 1.0
 """How long a goodbye may take to leave before the connection is broken off."""
 CLOSED_BY_PEER = "the peer closed the connection"
@@ -91,6 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._opener: Opener | None = None
         self._lane: Lane | None = None
         self._held: Message | None = None
+        self._last_frame: bytes | None = None
+        self._last_message: Message | None = None
         self._draining = False
         self._ended = False
         self._broken = False
@@ -238,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._opener is None:
             self._on_handshake(bytes(body))
             return
-        message = decode(self._opener.open(body), PEER_MESSAGES, self._lane)
+        message = self._decoded(self._opener.open(body))
         if isinstance(message, Goodbye):
             self._finish(printable(message.reason), orderly=True)
             if self._transport is not None:
@@ -247,6 +250,15 @@ class Connection(asyncio.BufferedProtocol):
             self._held = message
             if self._transport is not None:
                 self._transport.pause_reading()
+
+    def _decoded(self, frame: bytes) -> Message | None:
+        """An idle peer says the same again and again: that is decoded once."""
+        if frame == self._last_frame:
+            return self._last_message
+        message = decode(frame, PEER_MESSAGES, self._lane)
+        if self._lane is _CONTROL:
+            self._last_frame, self._last_message = frame, message
+        return message
 
     def _on_handshake(self, message: bytes) -> None:
         reply = self._handshake.receive(message)

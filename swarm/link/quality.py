@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 
@@ -23,13 +24,16 @@ class RttEstimator:
     Queues and busy loops only ever add to a round trip: the low end is the path itself.
     """
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_good_until", "_samples", "_value_s")
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_RTT_SAMPLES)
+        self._value_s: float | None = None
+        self._good_until = math.inf
 
     def sample(self, rtt_s: float, now: float) -> None:
         self._samples.append((now, max(0.0, rtt_s)))
+        self._good_until = -math.inf
 
     @property
     def count(self) -> int:
@@ -38,12 +42,12 @@ class RttEstimator:
 
     def value_s(self, now: float) -> float | None:
         """None until measured. Samples beyond the age limit count only when nothing newer is."""
-        if not self._samples:
-            return None
-        recent = sorted(rtt for at, rtt in self._samples if now - at <= _RTT_AGE_S)
-        if not recent:
-            return self._samples[-1][1]
-        return recent[int((len(recent) - 1) * _RTT_QUANTILE)]
+        if now > self._good_until:
+            fresh = [(at, rtt) for at, rtt in self._samples if now - at <= _RTT_AGE_S]
+            ranked = sorted(rtt for _, rtt in fresh) or [self._samples[-1][1]]
+            self._value_s = ranked[int((len(ranked) - 1) * _RTT_QUANTILE)]
+            self._good_until = fresh[0][0] + _RTT_AGE_S if fresh else math.inf
+        return self._value_s
 
 
 class GoodputEstimator:
