@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sims import catalogue, verdicts
-from sims.pool import Job, play, spread, switched_off
-from sims.runner import ALL, Result, run
+from sims.pool import Job, play, spread
+from sims.runner import ALL, Result
 from sims.scenarios import REGISTRY, Scenario
 from sims.story import Story
 from sims.verdicts import Tally
@@ -37,9 +37,7 @@ def one_seed(wishes: Wishes, seed: int, *, whole_log: bool = False) -> int:
 def _tell_one(wishes: Wishes, found: Scenario, seed: int, whole_log: bool) -> Result:
     console, job = wishes.console, wishes.job(found, seed)
     console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
-    story = Story(console, whole_log=whole_log)
-    with switched_off(wishes.without):
-        result = run(found.name, found.story, seed, wishes.options, spectator=story)
+    result = play(job, Story(console, whole_log=whole_log))
     console.print()
     console.print(verdicts.verdict_of_one(result))
     console.print()
@@ -120,7 +118,8 @@ def _tell_many(console: Console, tally: Tally, wall_s: float, processes: int) ->
     )
     if tally.failures:
         console.print("\nFailing seeds, each with the command that plays it again:")
-        console.print(verdicts.failing_list(tally.failures))
+        for line in verdicts.failing_lines(tally.failures):
+            console.print(line, soft_wrap=True)
 
 
 def _pairs(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]]) -> Table:

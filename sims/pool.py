@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from sims import catalogue
 from sims.invariants import Violation
-from sims.runner import Options, Result, run
+from sims.runner import Options, Result, Spectator, run
+from sims.watchdog import Stuck, Watchdog
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -41,14 +42,17 @@ class Job:
         return catalogue.replay(self.scenario, self.seed, self.options, self.without)
 
 
-def play(job: Job) -> Result:
+def play(job: Job, spectator: Spectator | None = None) -> Result:
     """In whatever process this is. What a story or the simulator raises is a violation."""
-    found = catalogue.find(job.scenario)
+    found, guard = catalogue.find(job.scenario), Watchdog(spectator)
     with switched_off(job.without):
         try:
-            return run(found.name, found.story, job.seed, job.options)
+            with guard.on_guard():
+                return run(found.name, found.story, job.seed, job.options, spectator=guard)
+        except Stuck as stuck:
+            return broken(job, guard.at_s, str(stuck))
         except Exception as error:  # noqa: BLE001 - one broken run must not hide all others
-            return _broken(job, error)
+            return broken(job, guard.at_s, _where(error))
 
 
 def switched_off(name: str) -> AbstractContextManager[object]:
@@ -65,11 +69,15 @@ def ablations() -> dict[str, Any]:
     return known
 
 
-def _broken(job: Job, error: Exception) -> Result:
+def _where(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{os.path.basename(last.filename)}:{last.lineno}"
-    detail = f"{type(error).__name__} in {where}: {error}"
-    violation = Violation(0.0, BROKEN_HARNESS, detail)
+    place = f"{os.path.basename(last.filename)}:{last.lineno}"
+    return f"{type(error).__name__} in {place}: {error}"
+
+
+def broken(job: Job, at_s: float, detail: str) -> Result:
+    """Of a run that came to no end."""
+    violation = Violation(at_s, BROKEN_HARNESS, detail)
     return Result(
         scenario=job.scenario,
         seed=job.seed,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.table import Table
 from rich.text import Text
 
 from sims.invariants import Invariant, Violation
-from sims.pool import Job
+from sims.pool import BROKEN_HARNESS, Job
 from sims.runner import ALL, Result
 from sims.world import Watcher
 
@@ -40,6 +40,8 @@ AT_END = frozenset(kind.name for kind in ALL if is_judged_at_end(kind))
 
 def was_judged(result: Result, kind: type[Invariant]) -> bool:
     """A run stops at a violation; what is judged at its end is then not judged at all."""
+    if any(v.invariant == BROKEN_HARNESS for v in result.violations):
+        return False
     ended = result.passed or any(v.invariant in AT_END for v in result.violations)
     return ended or kind.name not in AT_END
 
@@ -124,13 +126,12 @@ def pace_line(virtual_s: float, real_s: float) -> str:
     return f"{virtual_s:,.1f} virtual seconds in {real_s:,.2f} real ones{rate}"
 
 
-def failing_list(failures: Sequence[tuple[Job, Violation]]) -> Table:
-    """Each failing seed with its one-line replay command."""
-    table = _grid()
+def failing_lines(failures: Sequence[tuple[Job, Violation]]) -> Iterator[Text]:
+    """Each failing seed by its one-line replay command, and what was first seen of it."""
     ordered = sorted(failures, key=lambda failure: (failure[0].scenario, failure[0].seed))
     for job, violation in ordered:
-        table.add_row(str(job.seed), Text(job.command, style="bold"), violation.invariant)
-    return table
+        yield Text(job.command, style="bold")
+        yield Text(f"    {violation}")
 
 
 def _seeds(jobs: Iterable[Job]) -> str:
