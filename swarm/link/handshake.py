@@ -17,6 +17,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from swarm import shapes
 from swarm.errors import HandshakeFailed, RemoteProtocolError
@@ -210,7 +211,7 @@ class Handshake:
 
     def _proof(self, lane: Lane, binding: bytes) -> bytes:
         ours = self._credentials
-        signature = ours.identity.sign(_DOMAIN, self._signed(ours.identity.noise_public))
+        signature = _vouched(ours.identity, ours.swarm_key.tag)
         return shapes.pack(
             Proof(
                 public_key=ours.identity.public_key,
@@ -226,9 +227,6 @@ class Handshake:
             )
         )
 
-    def _signed(self, noise_public: bytes) -> bytes:
-        return self._credentials.swarm_key.tag.encode() + noise_public
-
     def _agree(self, theirs: ProtocolRange) -> int:
         """The highest version that both speak. Raises HandshakeFailed with both ranges."""
         ours = self._credentials.protocol
@@ -238,7 +236,7 @@ class Handshake:
         return version
 
     def _check(self, proof: Proof) -> None:
-        signed = self._signed(self._noise.remote_static)
+        signed = _signed(self._credentials.swarm_key.tag, self._noise.remote_static)
         suite = self._credentials.suite
         if not suite.verify(proof.public_key, _DOMAIN, signed, proof.signature):
             raise HandshakeFailed("the peer's identity does not vouch for its static key")
@@ -276,6 +274,16 @@ class Handshake:
             instance=proof.instance,
             suite=ours.suite,
         )
+
+
+def _signed(swarm_tag: str, noise_public: bytes) -> bytes:
+    return swarm_tag.encode() + noise_public
+
+
+@lru_cache(maxsize=1024)
+def _vouched(identity: Identity, swarm_tag: str) -> bytes:
+    """The identity's signature over its static key, the same in every handshake of a node."""
+    return identity.sign(_DOMAIN, _signed(swarm_tag, identity.noise_public))
 
 
 def _binding(handshake_hash: bytes) -> bytes:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import nacl.bindings
 from nacl.exceptions import CryptoError
@@ -21,11 +22,15 @@ from swarm.terms import NodeId, short
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
+IDS_KEPT = 4096
+"""Node ids are asked for with every record and handshake; those of so many keys are at hand."""
+SECRETS_KEPT = 64
 KEY_PREFIX = "swarm-"
 _CHECKSUM_BYTES = 3
 _KEY_LETTERS = (SEED_BYTES + _CHECKSUM_BYTES) * 8 // 5
 
 
+@lru_cache(maxsize=IDS_KEPT)
 def node_id_of(public_key: bytes) -> NodeId:
     """BLAKE2b-160 of an Ed25519 public key as 32 lower-case base32 letters."""
     digest = hashlib.blake2b(public_key, digest_size=20, person=b"swarm-node").digest()
@@ -142,6 +147,7 @@ def _checksum(secret: bytes) -> bytes:
     return hashlib.blake2b(secret, digest_size=_CHECKSUM_BYTES, person=b"swarm-check").digest()
 
 
+@lru_cache(maxsize=SECRETS_KEPT)
 def _derive(secret: bytes, label: bytes) -> bytes:
     """HKDF-Expand (RFC 5869, SHA-256, one block) of a uniformly random secret."""
     return hmac.digest(secret, b"swarm " + label + b"\x01", "sha256")
