@@ -37,7 +37,9 @@ def one_seed(wishes: Wishes, seed: int, *, whole_log: bool = False) -> int:
 def _tell_one(wishes: Wishes, found: Scenario, seed: int, whole_log: bool) -> Result:
     console, job = wishes.console, wishes.job(found, seed)
     console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
-    result = play(job, Story(console, whole_log=whole_log))
+    story = Story(console, whole_log=whole_log)
+    result = play(job, story)
+    story.ends()
     console.print()
     console.print(verdicts.verdict_of_one(result))
     console.print()
