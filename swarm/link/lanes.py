@@ -217,11 +217,6 @@ class LinkTable:
             return None
         return link.control, link.data
 
-    def peer_of(self, connection: ConnectionId) -> Peer | None:
-        """The peer on this connection, if its link is up."""
-        link = self._by_connection.get(connection)
-        return link.peer if link is not None and link.up_since is not None else None
-
     def peers(self) -> tuple[Peer, ...]:
         return tuple(link.peer for link in self._up.values())
 

@@ -235,7 +235,7 @@ class TcpLinks:
 
     def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
         self._gate.gone(connection.number)
-        if self._table.peer_of(connection.number) is None and not self._closing:
+        if connection.number not in self._live and not self._closing:
             self._note_refusal(connection, cause)
         self._contests.end(connection.number)
         self._apply(self._table.lost(connection.number, cause, orderly, self._clock()))

@@ -60,7 +60,7 @@ def test_the_smaller_id_settles_and_speaks(dialled: bool) -> None:
     effects = bring_up(links, LARGE, (1, 2), dialled=dialled)
     assert effects == [LinkUp(peer(LARGE, dialled), 1, 2, speak=True)]
     assert links.connections(LARGE) == (1, 2)
-    assert links.peer_of(1) == links.peer_of(2) == peer(LARGE, dialled)
+    assert links.peers() == (peer(LARGE, dialled),)
 
 
 @pytest.mark.parametrize("frame_first", [True, False])

@@ -498,6 +498,9 @@ def test_the_end_of_a_peer_is_known_at_once(link: Scenario) -> None:
             pair = await bench.pair()
             _break_lane(pair.right.links, pair.left.id, lane)
             await pair.left.events.until(lambda pair=pair: pair.left.events.all("down"))
+            for node in (pair.left, pair.right):
+                assert not node.events.noted("link.refused"), "one loss is told once"
+                assert not node.events.noted("link.dial_failed")
             assert not pair.left.events.all("down")[0][3]
             await pair.right.events.until(lambda pair=pair: pair.right.events.all("down"))
 
