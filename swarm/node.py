@@ -65,6 +65,9 @@ from swarm.terms import (
     ShardState,
 )
 
+HOLDERS_DIALLED = 2
+"""Of those that could hand out a model's text files, where none of them is linked."""
+
 
 class NodeCore:
     def __init__(
@@ -311,6 +314,15 @@ class NodeCore:
     def holders(self, model_id: ModelId) -> tuple[NodeId, ...]:
         """Linked members that can hand out the text files of a model."""
         return self._picture.holders(model_id)
+
+    def seek_holder(self, model_id: ModelId, now: float) -> bool:
+        """Dial members that have the model; False when there is nobody to be dialled."""
+        self._now = now
+        strangers = self._picture.dialable_holders(model_id, self._reach, now)
+        for node in strangers[:HOLDERS_DIALLED]:
+            self._reach.want(node, now)
+        self._settle(now)
+        return bool(strangers)
 
     def snapshot(self, now: float) -> Snapshot:
         self._now = now

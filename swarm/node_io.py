@@ -139,6 +139,7 @@ class NodeIo:
         self._worker_up = False
         self._stopped = False
         self._idle = asyncio.Event()
+        self._link_came = asyncio.Event()
         self.left = asyncio.Event()
         self.identity_lost = asyncio.Event()
         """Set when another living node, the `keeper`, keeps this node's identity: `hand_over`,
@@ -188,6 +189,7 @@ class NodeIo:
     def link_up(self, peer: Peer) -> None:
         dialled = peer.address if peer.dialled else None
         self._core.link_up(peer.node, peer.incarnation, dialled, self._now())
+        self._link_came.set()
         self._carry_out()
 
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
@@ -278,7 +280,23 @@ class NodeIo:
         return self._core.snapshot(self._parts.clock())
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
+        if model_id not in self._core.manifests() and not self._core.holders(model_id):
+            await self._reach_holder(model_id)
         return await self._files.get(model_id, name)
+
+    async def _reach_holder(self, model_id: ModelId) -> None:
+        """In a partial mesh perhaps nobody that is linked has the model."""
+        is_sought = self._core.seek_holder(model_id, self._parts.clock())
+        self._carry_out()
+        if is_sought:
+            with suppress(TimeoutError):
+                limit_s = self._core.config.routing.dial_wait_s
+                await asyncio.wait_for(self._holder_linked(model_id), limit_s)
+
+    async def _holder_linked(self, model_id: ModelId) -> None:
+        while not self._core.holders(model_id):
+            self._link_came.clear()
+            await self._link_came.wait()
 
     async def subscribe(self, limit: int) -> AsyncIterator[Note]:
         stream = NoteStream(limit)

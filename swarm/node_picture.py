@@ -5,7 +5,7 @@ Joins gossip, own shards, links and penalties for those who ask; decides nothing
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swarm.effects import Tell
@@ -177,13 +177,21 @@ class Picture:
 
     def holders(self, model_id: ModelId) -> tuple[NodeId, ...]:
         """Linked members that can hand out the text files of a model."""
+        return tuple(m.node for m in self._having(model_id) if m.node in self.links)
+
+    def dialable_holders(self, model_id: ModelId, reach: Reach, now: float) -> tuple[NodeId, ...]:
+        """The same of members without a link."""
         return tuple(
             member.node
-            for member in self._gossip.members()
-            if member.node in self.links
-            and member.static is not None
-            and any(spec.model_id == model_id for spec in member.static.models)
+            for member in self._having(model_id)
+            if self._standing(member, reach, now) is Standing.DIALABLE
         )
+
+    def _having(self, model_id: ModelId) -> Iterator[Member]:
+        for member in self._gossip.members():
+            models = member.static.models if member.static else ()
+            if any(spec.model_id == model_id for spec in models):
+                yield member
 
     def life_of(self, node: NodeId) -> Hashable:
         """Changes when a node starts anew or can be found elsewhere."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from node_world import World, WorldNode, oracle, order_of
+from node_world import MODEL, World, WorldNode, oracle, order_of
 
 from swarm.effects import Failed, Finished, Started
 from swarm.errors import RouteError
+from swarm.node import HOLDERS_DIALLED
 from swarm.notes import Note
-from swarm.terms import SessionId
+from swarm.terms import ModelId, SessionId
 
 THREE = [(0, 4), (4, 8), (8, 12)]
 
@@ -180,3 +181,14 @@ def test_a_full_mesh_dials_nobody_for_a_session() -> None:
     session = world.ask(gateway, order_of(20, 20))
     world.finish(session)
     assert not dialled
+
+
+def test_who_has_a_models_texts_is_dialled_where_nobody_linked_has_them() -> None:
+    world, gateway = swarm_of(14, THREE)
+    trim_all(world)
+    core = gateway.core
+    assert core.holders(MODEL.model_id) == ()
+    gateway.put(lambda core, now: core.seek_holder(MODEL.model_id, now))
+    world.run_for(0.05)
+    assert len(core.holders(MODEL.model_id)) == HOLDERS_DIALLED
+    assert not core.seek_holder(ModelId("x" * 32), world.now)

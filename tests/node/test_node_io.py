@@ -13,18 +13,18 @@ from nacl.signing import SigningKey
 from node_world import MODEL, StubWorker, WorldNode, oracle, order_of, quick_config
 
 from swarm.config import MIB
-from swarm.effects import Finished, Generated, Started
+from swarm.effects import Finished, Generated, Started, StartWorker, StopWorker, ToWorker
 from swarm.errors import ConfigError, NoRoute
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.identity import node_id_of
 from swarm.link.link_io import LinkStats, Peer
-from swarm.messages import Message
+from swarm.messages import End, Inspect, Message
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, NoteStream, Parts
 from swarm.notes import Note, note
 from swarm.snapshot import Snapshot
-from swarm.terms import Address, Incarnation, LayerRange, ModelId, NodeId
+from swarm.terms import Address, Incarnation, LayerRange, ModelId, NodeId, SessionId
 
 KEY = SigningKey(hashlib.sha256(b"node").digest())
 ME = node_id_of(bytes(KEY.verify_key))
@@ -293,5 +293,43 @@ def test_bytes_that_arrive_after_our_own_stall_are_not_taken_for_a_gap() -> None
         bench.io.heard(NodeId("p" * 32))
         bench.io.heard(NodeId("p" * 32))
         assert len(lags) == 1
+
+    run(body)
+
+
+def test_a_worker_that_is_given_up_has_ended_before_the_next_one_starts() -> None:
+    async def body(bench: Bench) -> None:
+        calls: list[str] = []
+        may_end = asyncio.Event()
+        start, send = bench.worker.start, bench.worker.send
+
+        async def stop() -> None:
+            calls.append("stop")
+            await may_end.wait()
+            calls.append("stopped")
+
+        async def started() -> None:
+            calls.append("start")
+            await start()
+
+        def sent(message: Message) -> None:
+            calls.append(type(message).__name__)
+            send(message)
+
+        bench.worker.stop = stop  # type: ignore[method-assign]
+        bench.worker.start = started  # type: ignore[method-assign]
+        bench.worker.send = sent  # type: ignore[method-assign]
+        order = Inspect("stub", "stub", "")
+        for effect in (StopWorker(), ToWorker(End(SessionId("a"))), StartWorker(), ToWorker(order)):
+            bench.io._do(effect)
+        async with asyncio.timeout(20):
+            while not calls:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert calls == ["stop"]
+            may_end.set()
+            while "Inspect" not in calls:
+                await asyncio.sleep(0)
+        assert calls[:4] == ["stop", "stopped", "start", "Inspect"]
 
     run(body)
