@@ -63,6 +63,9 @@ def sim(
     log: Annotated[
         bool, typer.Option(help="Print the whole log of a seed, not its story.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Why a seed fails: the faults it takes, and more.")
+    ] = False,
     without: Annotated[str, typer.Option(help="Switch one safeguard off; see --ablations.")] = "",
 ) -> None:
     """A simulated swarm on virtual time: bad days by seed, each judged by every invariant.
@@ -82,6 +85,10 @@ def sim(
         raise typer.Exit(modes.show_list(wishes))
     if (seed is None) == (seeds is None):
         raise ConfigError("give either --seed N, to play one run, or --seeds N, to play many")
+    if seed is not None and explain:
+        from sims.explain import explain as say_why
+
+        raise typer.Exit(say_why(wishes, seed))
     if seed is not None:
         raise typer.Exit(modes.one_seed(wishes, seed, whole_log=log))
     assert seeds is not None
