@@ -66,6 +66,10 @@ def sim(
     explain: Annotated[
         bool, typer.Option("--explain", help="Why a seed fails: the faults it takes, and more.")
     ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="See a seed in the terminal.")] = False,
+    speed: Annotated[
+        float, typer.Option(min=0.001, help="Of --watch: virtual seconds per real one.")
+    ] = 1.0,
     without: Annotated[str, typer.Option(help="Switch one safeguard off; see --ablations.")] = "",
 ) -> None:
     """A simulated swarm on virtual time: bad days by seed, each judged by every invariant.
@@ -89,6 +93,8 @@ def sim(
         from sims.explain import explain as say_why
 
         raise typer.Exit(say_why(wishes, seed))
+    if seed is not None and watch:
+        raise typer.Exit(modes.watch_seed(wishes, seed, speed))
     if seed is not None:
         raise typer.Exit(modes.one_seed(wishes, seed, whole_log=log))
     assert seeds is not None

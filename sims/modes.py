@@ -15,7 +15,9 @@ from sims.runner import ALL, Result
 from sims.scenarios import REGISTRY, Scenario
 from sims.story import Story
 from sims.verdicts import Tally
+from sims.watch import Watch
 from sims.wishes import Wishes
+from swarm.errors import ConfigError
 
 OK, FAILED = 0, 1
 
@@ -35,11 +37,16 @@ def one_seed(wishes: Wishes, seed: int, *, whole_log: bool = False) -> int:
 
 
 def _tell_one(wishes: Wishes, found: Scenario, seed: int, whole_log: bool) -> Result:
-    console, job = wishes.console, wishes.job(found, seed)
-    console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
-    story = Story(console, whole_log=whole_log)
-    result = play(job, story)
+    wishes.console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
+    story = Story(wishes.console, whole_log=whole_log)
+    result = play(wishes.job(found, seed), story)
     story.ends()
+    _tell_verdict(wishes, wishes.job(found, seed), result)
+    return result
+
+
+def _tell_verdict(wishes: Wishes, job: Job, result: Result) -> None:
+    console = wishes.console
     console.print()
     console.print(verdicts.verdict_of_one(result))
     console.print()
@@ -55,7 +62,21 @@ def _tell_one(wishes: Wishes, found: Scenario, seed: int, whole_log: bool) -> Re
         )
     )
     console.print()
-    return result
+
+
+def watch_seed(wishes: Wishes, seed: int, speed: float) -> int:
+    """One run in the terminal; its verdict stays there."""
+    if not wishes.console.is_terminal:
+        raise ConfigError("--watch needs a terminal; without it a run is told line by line")
+    status = OK
+    for found in wishes.chosen():
+        job = wishes.job(found, seed)
+        with Watch(wishes.console, f"{found.name}, seed {seed}", speed) as watch:
+            result = play(job, watch)
+        wishes.console.print(f"[bold]{found.name}[/], seed {seed}: {found.says}")
+        _tell_verdict(wishes, job, result)
+        status = status if result.passed else FAILED
+    return status
 
 
 def many_seeds(wishes: Wishes, seeds: Sequence[int]) -> int:
