@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sims.world import World
 
 SAMPLE_S = 0.25
+RECONNECT_S = 5.0
+"""What was in trouble within this time need not be linked again, or loaded, or trusted."""
 
 
 class CoverLog:
@@ -46,7 +48,7 @@ class CoverLog:
         spans = [
             (layers.start, layers.stop, node)
             for node in self._world.running()
-            if node.is_well and self._is_linked(origin, node)
+            if node.is_well and node.is_up and self._is_linked(origin, node)
             for layers in served_layers(node)
         ]
         spans.sort(key=lambda span: (span[0], span[1], span[2].number))
@@ -63,4 +65,4 @@ class CoverLog:
 
     def _is_linked(self, a: SimNode, b: SimNode) -> bool:
         truth, now_s = self._world.truth, self._world.now_s
-        return a is b or truth.direct_quiet_s(now_s, a.number, b.number) > 0
+        return a is b or truth.direct_quiet_s(now_s, a.number, b.number) >= RECONNECT_S

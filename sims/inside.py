@@ -38,3 +38,14 @@ def state_hash(node: SimNode) -> bytes:
 def generation_count(node: SimNode) -> int:
     """Answers that clients of this node wait for."""
     return len(node.io._generations)
+
+
+def outbox_bytes(node: SimNode) -> int:
+    """Rows kept for resending, over all sessions."""
+    return sum(s.outbox.byte_count for s in node.core._relay._sessions.values())
+
+
+def steps_on_credit(node: SimNode) -> int:
+    """The most steps on credit that one session's feeder has sent and that are not done."""
+    sessions = node.core._relay._sessions.values()
+    return max((sum(step.needs_credit for step in s.unanswered) for s in sessions), default=0)

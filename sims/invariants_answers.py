@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from sims.inside import generation_count, hop_states
-from sims.invariants import Invariant
+from sims.inside import generation_count, hop_states, outbox_bytes, steps_on_credit
+from sims.invariants import Invariant, Violation
 from sims.node import SimNode
 from sims.request import Outcome, Request
 from sims.stage import oracle
-from swarm.effects import Finished, Generated, SessionEvent, Started
+from sims.world import World
+from swarm.effects import Failed, Finished, Generated, SessionEvent, Started
 from swarm.errors import CapacityError, RerouteLimitReached
-from swarm.terms import LayerRange, NumericClass, Route, SessionId
+from swarm.terms import LayerRange, NumericClass, Route
 
 DETECTION_S = 0.45
 """Silence that cuts over, on a link that showed gaps."""
@@ -104,39 +105,89 @@ class EveryAnswer(Invariant):
 
     def _is_excused(self, request: Request) -> bool:
         error = request.error
-        if isinstance(error, CapacityError | RerouteLimitReached) or error is None:
+        if isinstance(error, CapacityError) or error is None:
             return True
         assert request.ended_s is not None
+        if isinstance(error, RerouteLimitReached):
+            faults = self.world.truth.faults_between(request.asked_s - STUCK_S, request.ended_s)
+            return self.world.is_unsteady or faults > self.world.config.routing.reroutes_max // 2
         wait_s = self.world.config.routing.cover_wait_s if request.tokens else 0.0
         since_s = request.ended_s - wait_s - DETECTION_S
         return self.world.cover.was_lost(request.origin, since_s, request.ended_s)
 
 
 class KvAgrees(Invariant):
+    """The first token of a later route may be one that the head had sampled already: then hops
+    still rebuild what lies before it, and hold less."""
+
     name = "kv length agrees"
     says = "whenever a token comes, each hop of its route holds exactly the positions before it"
 
+    def __init__(self, world: World, report: Callable[[Violation], None]) -> None:
+        super().__init__(world, report)
+        self._rerouted: set[int] = set()
+
     def on_event(self, request: Request, event: SessionEvent) -> None:
-        if not isinstance(event, Generated) or request.route is None or request.session is None:
-            return
-        for hop in request.route.hops:
+        if isinstance(event, Started) and event.epoch > 1:
+            self._rerouted.add(request.number)
+        elif isinstance(event, Generated):
+            is_first = request.number in self._rerouted
+            self._rerouted.discard(request.number)
+            self._check(request, event.token.position, may_rebuild=is_first)
+
+    def _check(self, request: Request, position: int, *, may_rebuild: bool) -> None:
+        for hop in request.route.hops if request.route is not None else ():
             node = self.world.node_of(hop.node)
-            held = kv_length(node, request, request.session)
-            if held is not None and held != event.token.position:
-                self.violated(
-                    f"{request}: {node} holds {held} positions at token {event.token.position}"
-                )
+            held = kv_length(node, request)
+            if held is None or held == position or (may_rebuild and held < position):
+                continue
+            self.violated(f"{request}: {node} holds {held} positions at token {position}")
 
 
-def kv_length(node: SimNode, request: Request, session: SessionId) -> int | None:
+def kv_length(node: SimNode, request: Request) -> int | None:
     """Positions a hop has computed under the request's present epoch; None: it knows it not."""
-    if not node.is_running:
+    if not node.is_running or not node.is_up:
         return None
     for state in hop_states(node):
-        same = state.origin == request.origin.id and state.session == session
+        same = state.origin == request.origin.id and state.session == request.session
         if same and state.epoch == request.epoch:
             return state.produced
     return None
+
+
+class CausedReroutes(Invariant):
+    name = "reroutes have causes"
+    says = "an answer is not re-routed more often than faults explain"
+    FREE = 2
+    PER_FAULT = 3
+
+    def on_event(self, request: Request, event: SessionEvent) -> None:
+        if not isinstance(event, Finished | Failed) or self.world.is_unsteady:
+            return
+        truth = self.world.truth
+        faults = truth.faults_between(request.asked_s - STUCK_S, self.world.now_s)
+        if event.stats.reroutes > self.FREE + self.PER_FAULT * faults:
+            self.violated(f"{request}: {event.stats.reroutes} reroutes, {faults} faults")
+
+
+class OutboxBudget(Invariant):
+    name = "outboxes within budget"
+    says = "the rows a node keeps for resending never take more than their budget"
+
+    def on_step(self, node: SimNode) -> None:
+        budget = self.world.config.routing.outbox_bytes_max
+        if node.is_up and outbox_bytes(node) > budget:
+            self.violated(f"{node} keeps {outbox_bytes(node)} bytes of rows, {budget} are allowed")
+
+
+class Credits(Invariant):
+    name = "credits are kept"
+    says = "no feeder has more steps under way than its credits allow"
+
+    def on_step(self, node: SimNode) -> None:
+        allowed = self.world.config.routing.credit_steps
+        if node.is_up and steps_on_credit(node) > allowed:
+            self.violated(f"{node} was sent {steps_on_credit(node)} steps, {allowed} are allowed")
 
 
 class NothingLeft(Invariant):

@@ -87,14 +87,26 @@ class NoUnfairPenalty(Invariant):
     says = "a penalty has a reason: the node, its worker or the way to it was in trouble"
 
     def on_note(self, node: SimNode, entry: Note) -> None:
-        if entry.event != "peer.penalty" or self.world.has_wifi:
+        """That the observer itself stood still is no evidence against anybody."""
+        if entry.event != "peer.penalty" or self.world.is_unsteady:
             return
         subject = self.world.node_called(str(entry.get("peer")))
-        if subject is None or self.world.has_loss:
+        if subject is None:
             return
-        quiet_s = self.world.truth.direct_quiet_s(self.world.now_s, node.number, subject.number)
-        if quiet_s > EVIDENCE_S:
+        truth, now_s = self.world.truth, self.world.now_s
+        own_s = truth.quiet_s(now_s, subject.number)
+        if min(own_s, truth.quiet_s(now_s, node.number, subject.number)) > EVIDENCE_S:
             self.violated(f"{node} punishes {subject} ({entry.get('cause')}), which did nothing")
+
+
+class NoFalseCopies(Invariant):
+    name = "nobody is called a copy"
+    says = "copies of an identity are reported where there are some, and only there"
+    SAID = ("member.cloned", "node.copied", "node.copy_reported", "node.renewed")
+
+    def on_note(self, node: SimNode, entry: Note) -> None:
+        if entry.event in self.SAID and not self.world.has_clones:
+            self.violated(f"{node} says {entry.event}, and there are no copies")
 
 
 def living(node: SimNode) -> dict[str, MemberState]:

@@ -30,6 +30,8 @@ RANGES = (
 async def mixed(world: World) -> None:
     """Anything may happen to anybody, for twenty seconds; then it stops."""
     rng = world.rng
+    if rng.random() < 0.3:
+        world.keep_small_outboxes()
     for layers in rng.choice(RANGES):
         world.start(world.add(world.serving(layers, weight_bytes=rng.choice((5500, 9000)))))
     while len(world.nodes) < (world.node_count or NODES_MAX):

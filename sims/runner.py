@@ -10,22 +10,33 @@ from dataclasses import dataclass, field
 from sims.invariants import BoundedTalk, Invariant, NoFaults, Violation
 from sims.invariants_answers import (
     BoundedStall,
+    CausedReroutes,
+    Credits,
     EveryAnswer,
     HonestEnd,
     KvAgrees,
     NothingLeft,
     OnceInOrder,
     OracleIds,
+    OutboxBudget,
     leftovers,
 )
-from sims.invariants_members import NoLivingBuried, NoResurrection, NoUnfairPenalty, ViewsConverge
+from sims.invariants_members import (
+    NoFalseCopies,
+    NoLivingBuried,
+    NoResurrection,
+    NoUnfairPenalty,
+    ViewsConverge,
+)
 from sims.loop import Deadlock, Livelock
 from sims.request import Outcome
 from sims.world import LogLine, World
 
 ALL: tuple[type[Invariant], ...] = (
-    OracleIds, OnceInOrder, HonestEnd, EveryAnswer, KvAgrees, NothingLeft, BoundedStall,
-    NoLivingBuried, NoResurrection, ViewsConverge, NoUnfairPenalty, BoundedTalk, NoFaults,
+    OracleIds, OnceInOrder, HonestEnd, EveryAnswer, KvAgrees, NothingLeft,
+    OutboxBudget, Credits, BoundedStall, CausedReroutes,
+    NoLivingBuried, NoResurrection, ViewsConverge, NoUnfairPenalty, NoFalseCopies,
+    BoundedTalk, NoFaults,
 )  # fmt: skip
 
 ANSWER_LIMIT_S = 60.0

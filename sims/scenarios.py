@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sims import wire
+from sims import replay, wire
 from sims.node import SimNode
 from sims.request import Request
 from sims.runner import Story
 from sims.world import World
+from swarm.messages import Release, Step
 
 REGISTRY: dict[str, Scenario] = {}
 
@@ -41,6 +42,10 @@ def scenario(name: str, *takes: str) -> Callable[[Callable[[World], Awaitable[No
 
 PAIRS = ((0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12))
 """Every layer twice: any one node may be lost."""
+
+
+FOUR_LAYERS_BYTES = 6500
+"""Room for embedding, head and four layers of the stub model."""
 
 
 def hop(world: World, request: Request, index: int) -> SimNode:
@@ -307,12 +312,91 @@ async def lid_closed(world: World) -> None:
 
 @scenario("stalled loops")
 async def stalled_loops(world: World) -> None:
-    """Daemons stand still for up to 300 ms at a time, all over the swarm; nobody is evicted."""
+    """Daemons stand still for up to 300 ms, one of them for seconds; nobody else is to blame."""
     nodes = world.swarm(*PAIRS)
     await world.settled()
     requests = [world.ask(node, world.order(20, 60)) for node in nodes[:2]]
+    starved = world.rng.choice(nodes)
     for _ in range(30):
         await world.sleep(world.rng.uniform(0.0, 0.5))
-        world.stall(world.rng.choice(nodes), world.rng.uniform(0.02, 0.3))
+        node = world.rng.choice(nodes)
+        longest_s = 4.0 if node is starved else 0.3
+        world.stall(node, world.rng.uniform(0.02, longest_s))
     for request in requests:
         await request.over()
+
+
+@scenario("small outboxes")
+async def small_outboxes(world: World) -> None:
+    """Hops keep few rows; two are lost one after the other, so rows come from further upstream."""
+    world.keep_small_outboxes()
+    world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    requests = [world.ask(client, world.order(60, 40)) for _ in range(3)]
+    for index in world.rng.sample(range(3), 2):
+        await requests[0].reached(world.rng.randint(1, 30))
+        if not requests[0].is_over:
+            world.kill(hop(world, requests[0], index))
+    for request in requests:
+        await request.over()
+
+
+@scenario("just enough memory")
+async def just_enough_memory(world: World) -> None:
+    """Four machines that together just hold the model are switched on at the same instant."""
+    for _ in range(4):
+        world.start(world.add(world.serving(None, weight_bytes=FOUR_LAYERS_BYTES)))
+    await world.settled()
+    await world.ask(world.nodes[0]).over()
+
+
+@scenario("half-deaf accuser")
+async def half_deaf_accuser(world: World) -> None:
+    """One machine hears nobody any more, and tells everybody that all the others are dead."""
+    nodes = world.swarm(*PAIRS)
+    await world.settled()
+    for other in nodes[1:]:
+        world.cut(other, nodes[0], one_way=True)
+    request = world.ask(nodes[4], world.order(20, 60))
+    await world.sleep(world.rng.uniform(2.0, 12.0))
+    world.heal_all()
+    await request.over()
+
+
+@scenario("lost step")
+async def lost_step(world: World) -> None:
+    """One message with rows never leaves a hop, though its links hold."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    route = world.ask(client, world.order(1, 1))
+    await route.over()
+    request = world.ask(client, world.order(60, 20))
+    if world.rng.random() < 0.5:
+        await request.reached(1)
+    loser = world.rng.choice((client, *(hop(world, route, index) for index in range(2))))
+    world.lose(loser, Step, world.rng.randint(1, 7))
+    await request.over()
+
+
+@scenario("replayed hello")
+async def replayed_hello(world: World) -> None:
+    """Somebody on the LAN sends the first message of an old handshake once more."""
+    nodes = world.swarm((0, 12), (0, 12))
+    await world.settled()
+    stranger = world.machine("stranger")
+    assert await replay.first_messages(world, stranger, nodes[0], times=3) == 1
+
+
+@scenario("lost release")
+async def lost_release(world: World) -> None:
+    """A client hangs up and the word to one hop is lost: the hop must find out by itself."""
+    world.swarm(*PAIRS)
+    await world.settled()
+    client = await world.client()
+    request = world.ask(client, world.order(30, 200))
+    await request.reached(world.rng.randint(1, 30))
+    world.lose(client, Release, world.rng.randint(1, 3))
+    world.hang_up(request)
+    await world.sleep(1.0)

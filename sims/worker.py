@@ -94,6 +94,8 @@ class SimWorker:
         self.steps_done = 0
         self.on_step: Callable[[int], None] = lambda steps: None
         """Told the number of finished steps just before each result leaves."""
+        self.told_step: Callable[[], None] = lambda: None
+        """Told after each step, for whoever watches the world."""
         self._loop = loop
         self._machine = machine
         self._checkpoints = checkpoints
@@ -236,6 +238,7 @@ class SimWorker:
             answer = self._compute(job, run)
             self.steps_done += 1
             self.on_step(self.steps_done)
+            self.told_step()
             if self._run is None or self.is_wedged:
                 return
             self._answer(answer)

@@ -27,11 +27,14 @@ from sims.worker import Checkpoint
 from swarm.config import Config, sim
 from swarm.effects import SessionEvent
 from swarm.errors import SwarmError
+from swarm.messages import Message
 from swarm.notes import FieldValue, Level, Note, note
 from swarm.terms import ModelSpec, NodeId, Order, Sampling, short
 
 LAYERS = 12
 LOG_MAX = 4000
+SMALL_OUTBOX_BYTES = 200
+"""25 rows of the stub model."""
 MODEL_PATH = "/models/stub"
 
 
@@ -41,6 +44,9 @@ class Watcher:
     def on_note(self, node: SimNode, entry: Note) -> None: ...
 
     def on_event(self, request: Request, event: SessionEvent) -> None: ...
+
+    def on_step(self, node: SimNode) -> None:
+        """Its worker has finished a step."""
 
     def on_end(self) -> None: ...
 
@@ -92,9 +98,9 @@ class World:
         """Told of each line of the log as it is written."""
         self.note_counts: Counter[tuple[int, str]] = Counter()
         self.began_s = self.loop.now_s
-        self.has_wifi = False
+        self.is_unsteady = False
         """Whether some path has gaps of its own, long enough to look like trouble."""
-        self.has_loss = False
+        self.has_clones = False
         self.cover = CoverLog(self)
         self._by_id: dict[NodeId, SimNode] = {}
         self._by_short: dict[str, SimNode] = {}
@@ -124,8 +130,14 @@ class World:
             spec or NodeSpec(),
             self.config,
         )
+        node.worker.told_step = lambda: self._stepped(node)
         self.nodes.append(node)
         return node
+
+    def keep_small_outboxes(self) -> None:
+        """From now on nodes keep few rows for resending: rebuilding has to go further upstream."""
+        routing = replace(self.config.routing, outbox_bytes_max=SMALL_OUTBOX_BYTES)
+        self.config = replace(self.config, routing=routing)
 
     def serving(self, layers: tuple[int, int] | None, **more: object) -> NodeSpec:
         """A machine that has the model, and serves these layers (None: chooses them)."""
@@ -306,6 +318,7 @@ class World:
     def clone(self, node: SimNode, name: str = "") -> SimNode:
         """Another machine with a copy of this one's disk."""
         twin = self.add(node.spec, name=name or f"{node.machine.name}'", disk=node.disk.copy())
+        self.has_clones = True
         self.tell("host.cloned", twin, of=node.machine.name)
         return twin
 
@@ -428,13 +441,31 @@ class World:
 
     def access(self, node: SimNode, profile: Profile) -> None:
         """How this machine is attached: by cable, by Wi-Fi."""
-        self.has_wifi = self.has_wifi or profile is wire.WIFI
+        self.is_unsteady = self.is_unsteady or profile is wire.WIFI
         self.net.set_access(node.machine, profile)
 
     def lossy(self, share: float) -> None:
         """Every path loses this share of its segments."""
-        self.has_loss = True
-        self.net.profile = self.net.profile.lossy(share)
+        self.is_unsteady = True
+        self.net.loss = share
+
+    def lose(self, node: SimNode, what: type[Message], number: int = 1) -> None:
+        """The n-th message of this kind that the node sends from now on is lost on its way out,
+        and the link stays: what a bug, a full buffer or a replaced link may do."""
+        self.truth.touch(self.now_s, node.number)
+        self.tell("link.loses", node, message=what.__name__, number=number)
+        links, send, left = node.links, node.links.send, number
+
+        def send_or_lose(peer: NodeId, message: Message) -> bool:
+            nonlocal left
+            if isinstance(message, what):
+                left -= 1
+                if left == 0:
+                    del links.send
+                    return True
+            return send(peer, message)
+
+        links.send = send_or_lose  # type: ignore[method-assign]
 
     # ------------------------------------------------------------ telling
 
@@ -450,6 +481,10 @@ class World:
         self._record(node.machine.name, entry)
         for watcher in self.watchers:
             watcher.on_note(node, entry)
+
+    def _stepped(self, node: SimNode) -> None:
+        for watcher in self.watchers:
+            watcher.on_step(node)
 
     def _record(self, who: str, entry: Note) -> None:
         self.loop.mark(entry.event.encode())

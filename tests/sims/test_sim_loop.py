@@ -71,7 +71,7 @@ def test_a_seed_gives_one_trace() -> None:
 
 
 def test_sockets_speak_before_overdue_timers_after_a_stall() -> None:
-    loop = SimLoop(3)
+    loop = SimLoop(3, fifo=True)
     process, order = host(loop), []
 
     async def timer() -> None:

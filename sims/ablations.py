@@ -1,0 +1,245 @@
+"""Safeguards switched off one at a time, to prove that the invariants see what they guard against.
+
+Each ablation replaces one piece of production code while a simulation runs; no production code
+knows of it. `scripts/sim --ablations` looks for the first seed that catches each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from sims import node as sim_node
+from sims.worker import SimWorker
+from swarm.effects import ToWorker
+from swarm.gossip.hearsay import Hearsay
+from swarm.gossip.membership import Membership
+from swarm.gossip.own import Own
+from swarm.hosting import Hosting
+from swarm.link.admission import ReplayCache
+from swarm.messages import Run
+from swarm.node import NodeCore
+from swarm.routing import recovery, session
+from swarm.routing.hop_session import HopSession
+from swarm.routing.origins import Origins
+from swarm.routing.outbox import Feed
+from swarm.routing.relay import Relay
+from swarm.routing.relay_rules import rows_of
+
+Patch = tuple[Any, str, Any]
+"""Class or module, name of the attribute, what takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """`seed` of `scenario` is known to catch it."""
+
+    name: str
+    says: str
+    scenario: str
+    seed: int
+    patches: Callable[[], tuple[Patch, ...]]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """While this lasts the safeguard is off, in this process only."""
+        with ExitStack() as stack:
+            for owner, attribute, replacement in self.patches():
+                stack.enter_context(mock.patch.object(owner, attribute, replacement))
+            yield
+
+
+def _blind_worker() -> Patch:
+    """A stage that computes whatever it is given: the seam's own check is another safeguard."""
+    compute = SimWorker._compute
+
+    def run(self: SimWorker, job: Any, order: Run) -> Any:
+        job.chain.length = order.position
+        return compute(self, job, order)
+
+    return SimWorker, "_compute", run
+
+
+def _epoch_check() -> tuple[Patch, ...]:
+    """Messages of an older route count as if they were of the present one."""
+    step, opened = Relay.step, session.OriginSession.opened
+
+    def any_step(self: Any, peer: Any, message: Any, now: float) -> None:
+        s = self._sessions.get((message.origin or peer, message.session))
+        if s is not None and message.epoch < s.epoch:
+            message = replace(message, epoch=s.epoch)
+        step(self, peer, message, now)
+
+    def any_opened(self: Any, peer: Any, message: Any, now: float) -> None:
+        opened(self, peer, replace(message, epoch=self.epoch), now)
+
+    return (Relay, "step", any_step), (session.OriginSession, "opened", any_opened)
+
+
+def _position_trim() -> tuple[Patch, ...]:
+    """Hops send from position 0 after a reroute, and rows that a hop has already are run again."""
+    real_starts = recovery.starts
+
+    def from_zero(holdings: Any, needed_from: int) -> Any:
+        hops, feed_from = real_starts(holdings, needed_from)
+        return tuple(replace(hop, send_from=0) for hop in hops), feed_from
+
+    def accept(self: Any, s: HopSession, step: Any) -> None:
+        rows = rows_of(step)
+        if rows.position > s.accepted:
+            self._send(s.origin, self._gap_of(s, rows.position))
+            return
+        s.await_answer(rows)
+        s.accepted = rows.stop
+        self._effects.append(ToWorker(s.run(rows)))
+
+    return (session, "starts", from_zero), (Relay, "_accept", accept), _blind_worker()
+
+
+def _gap_refusal() -> tuple[Patch, ...]:
+    """Rows that begin beyond what a hop holds are taken all the same."""
+
+    def accept(self: Any, s: HopSession, step: Any) -> None:
+        rows = rows_of(step)
+        if rows.stop > s.accepted:
+            rows = rows.from_position(max(rows.position, s.accepted))
+            s.await_answer(rows)
+            s.accepted = rows.stop
+            self._effects.append(ToWorker(s.run(rows)))
+
+    def resume(self: Any, peer: Any, message: Any) -> None:
+        s = self._sessions.get((peer, message.session))
+        if s is not None and message.kv_length not in (0, s.accepted):
+            message = replace(message, kv_length=s.accepted)
+        real_resume(self, peer, message)
+
+    real_resume = Relay.resume
+    return (Relay, "_accept", accept), (Relay, "resume", resume), _blind_worker()
+
+
+def _incarnation_persistence() -> tuple[Patch, ...]:
+    """The restart counter begins at 1 after every start."""
+    run_once = sim_node.SimNode._run_once
+
+    async def forgetful(self: sim_node.SimNode) -> bool:
+        self.disk.incarnation = 0
+        return await run_once(self)
+
+    return ((sim_node.SimNode, "_run_once", forgetful),)
+
+
+def _confirmation_rule() -> tuple[Patch, ...]:
+    """What others say of a node's death is believed without looking."""
+    claimed = Hearsay._claimed
+
+    def believe(self: Any, accuser: Any, subject: Any, incarnation: Any, *more: Any) -> None:
+        claimed(self, accuser, subject, incarnation, *more)
+        entry, now = self._members.get(subject), more[-1]
+        is_same = entry is not None and incarnation == entry.incarnation
+        if is_same and entry.state.value in ("alive", "suspect"):
+            if entry.state.value == "alive":
+                self._judge._suspect(entry, now)
+            self._judge._die(subject, now)
+
+    return ((Hearsay, "_claimed", believe),)
+
+
+def _loop_lag_correction() -> tuple[Patch, ...]:
+    """The time in which a node itself stood still counts as the silence of others."""
+    return ((NodeCore, "loop_lag", lambda self, lag_s, now: None),)
+
+
+def _outbox_budget() -> tuple[Patch, ...]:
+    """Rows are kept for resending without end."""
+    return ((Relay, "_keep_outboxes_small", lambda self: None),)
+
+
+def _replay_window() -> tuple[Patch, ...]:
+    """First messages of handshakes may be used again."""
+    return ((ReplayCache, "is_fresh", lambda self, ephemeral, now: True),)
+
+
+def _abandoned_session_refusal() -> tuple[Patch, ...]:
+    """An origin that hears of a session it does not know lets the hop keep it."""
+    progress = Origins.progress
+
+    def keep(self: Any, peer: Any, message: Any, now: float) -> None:
+        entries = tuple(replace(entry, is_yours=False) for entry in message.sessions)
+        progress(self, peer, replace(message, sessions=entries), now)
+
+    return ((Origins, "progress", keep),)
+
+
+def _credits() -> tuple[Patch, ...]:
+    """A feeder sends all it has at once."""
+    take = Feed.take
+
+    def flood(self: Any, outbox: Any, byte_budget: int) -> Any:
+        self._window = 1 << 30
+        return take(self, outbox, 1 << 60)
+
+    return ((Feed, "take", flood),)
+
+
+def _tombstones() -> tuple[Patch, ...]:
+    """The dead are forgotten at once."""
+
+    def forget(self: Any, now: float) -> list[Any]:
+        buried = [e for e in self.entries() if e.is_buried and not e.linked and e.node != self.me]
+        return [self._forget(entry) for entry in buried]
+
+    return ((Membership, "forget_expired", forget),)
+
+
+def _refutation() -> tuple[Patch, ...]:
+    """A node that hears of its own death says nothing."""
+    return ((Own, "refute", lambda self, said, now: False),)
+
+
+def _intention_before_load() -> tuple[Patch, ...]:
+    """A node loads the layers it likes best without a word to those that choose beside it."""
+    intend = Hosting._intend
+
+    def load(self: Any, h: Any, inspected: Any, others: Any, now: float) -> None:
+        intend(self, h, inspected, others, now)
+        if h.layers is not None and h.deadline is not None:
+            self._load(h, inspected, h.layers)
+
+    return ((Hosting, "_intend", load),)
+
+
+_ALL = (
+    Ablation("epoch check", _epoch_check.__doc__ or "", "mixed", 0, _epoch_check),
+    Ablation("position trim", _position_trim.__doc__ or "", "peer death", 0, _position_trim),
+    Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 0, _gap_refusal),
+    Ablation(
+        "incarnation persistence", _incarnation_persistence.__doc__ or "",
+        "mixed", 0, _incarnation_persistence,
+    ),
+    Ablation(
+        "confirmation rule", _confirmation_rule.__doc__ or "",
+        "half-deaf accuser", 0, _confirmation_rule,
+    ),
+    Ablation(
+        "loop-lag correction", _loop_lag_correction.__doc__ or "",
+        "stalled loops", 0, _loop_lag_correction,
+    ),
+    Ablation("outbox budget", _outbox_budget.__doc__ or "", "small outboxes", 0, _outbox_budget),
+    Ablation("replay window", _replay_window.__doc__ or "", "replayed hello", 0, _replay_window),
+    Ablation(
+        "abandoned-session refusal", _abandoned_session_refusal.__doc__ or "",
+        "lost release", 0, _abandoned_session_refusal,
+    ),
+    Ablation("credits", _credits.__doc__ or "", "small outboxes", 0, _credits),
+    Ablation("tombstones", _tombstones.__doc__ or "", "mixed", 0, _tombstones),
+    Ablation("refutation", _refutation.__doc__ or "", "mixed", 0, _refutation),
+    Ablation(
+        "intention before load", _intention_before_load.__doc__ or "",
+        "just enough memory", 0, _intention_before_load,
+    ),
+)  # fmt: skip
+
+ABLATIONS: dict[str, Ablation] = {ablation.name: ablation for ablation in _ALL}
