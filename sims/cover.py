@@ -26,15 +26,18 @@ class CoverLog:
 
     async def watch(self) -> None:
         while True:
-            now_s = self._world.now_s
             for origin in {r.origin.number: r.origin for r in self._world.requests}.values():
-                if not self._is_covered(origin):
-                    self._lost.setdefault(origin.number, []).append(now_s)
+                self.look(origin)
             await asyncio.sleep(SAMPLE_S)
+
+    def look(self, origin: SimNode) -> None:
+        """Take down whether there is cover for this node now."""
+        if not self._is_covered(origin):
+            self._lost.setdefault(origin.number, []).append(self._world.now_s)
 
     def was_lost(self, origin: SimNode, start_s: float, stop_s: float) -> bool:
         moments = self._lost.get(origin.number, [])
-        return not self._is_covered(origin) or any(start_s <= at <= stop_s for at in moments)
+        return any(start_s <= at <= stop_s for at in moments)
 
     def lost_s(self, origin: SimNode, start_s: float, stop_s: float) -> float:
         """How much of the time cover was missing, and one sample more for its edges."""

@@ -101,7 +101,9 @@ class EveryAnswer(Invariant):
             if request.outcome is Outcome.RUNNING:
                 self.violated(f"{request} has no end")
             elif request.outcome in UNANSWERED and not self._is_excused(request):
-                self.violated(f"{request} failed though there was cover: {request.error!r}")
+                self.violated(
+                    f"{request} failed at {request.ended_s}, with cover: {request.error!r}"
+                )
 
     def _is_excused(self, request: Request) -> bool:
         error = request.error

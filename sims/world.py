@@ -263,6 +263,7 @@ class World:
             generation = request.origin.io.generate(request.order)
         except SwarmError as error:
             request.error = error
+            self.cover.look(request.origin)
             request.end(Outcome.REFUSED)
             return
         request.begun(generation)
