@@ -473,8 +473,10 @@ class NodeCore:
         self._gossip.publish_static(self._picture.static(), now)
         self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
-    def _swarm_view(self) -> SwarmView:
-        view = self._picture.swarm(self._sentinel.penalties, self._reach, self._now)
+    def _swarm_view(self, *, desperate: bool = False) -> SwarmView:
+        view = self._picture.swarm(
+            self._sentinel.penalties, self._reach, self._now, desperate=desperate
+        )
         bad_wires = self._origins.bad_wires.at(self._now)
         return replace(view, loads=self._origins.loads(), bad_wires=bad_wires)
 

@@ -49,6 +49,11 @@ TIMER_SLACK_S = 0.025
 for their deadlines at every message costs more than being this late."""
 
 
+TIMER_MIN_S = 0.0001
+"""Nearer timers are not set: a part that is just not due at its own deadline, by a rounding of its
+clock, would keep the loop from everything else."""
+
+
 class Store(Protocol):
     """What a node keeps on disk. Small and rarely written."""
 
@@ -418,7 +423,7 @@ class NodeIo:
         if self._timer is not None and self._due <= now + TIMER_SLACK_S:
             return
         stats_at = self._stats_at + LINK_STATS_INTERVAL_S
-        due = max(now, min(self._core.next_deadline() or stats_at, stats_at))
+        due = max(now + TIMER_MIN_S, min(self._core.next_deadline() or stats_at, stats_at))
         if self._stopped or (self._timer is not None and self._due == due):
             return
         if self._timer is not None:

@@ -121,11 +121,18 @@ class Picture:
 
     # ------------------------------------------------------------ the swarm
 
-    def swarm(self, penalties: PenaltyBox, reach: Reach, now: float) -> SwarmView:
+    def swarm(
+        self, penalties: PenaltyBox, reach: Reach, now: float, *, desperate: bool = False
+    ) -> SwarmView:
+        """`desperate`: with members that are doubtful."""
+
         def standing(member: Member) -> Standing:
             if penalties.remaining_s(member.node, member.incarnation, now) > 0.0:
                 return Standing.UNREACHABLE
-            return self._standing(member, reach, now)
+            how = self._standing(member, reach, now)
+            if how is Standing.DOUBTFUL:
+                return Standing.DIALABLE if desperate else Standing.UNREACHABLE
+            return how
 
         return swarm_view(self._own(), self._gossip.members(), standing)
 
@@ -139,12 +146,9 @@ class Picture:
     def _standing(self, member: Member, reach: Reach, now: float) -> Standing:
         if member.state is not MemberState.ALIVE:
             return Standing.UNREACHABLE
-        if member.node in self.links:
-            return Standing.LINKED
-        can_dial = member.static is not None and bool(member.static.addresses)
-        if not can_dial or reach.is_missed(member.node, life_of(member), now):
+        if member.node not in self.links and not (member.static and member.static.addresses):
             return Standing.UNREACHABLE
-        return Standing.DIALABLE
+        return reach.standing(member.node, life_of(member), now)
 
     def has_cover_moved(self, changed: Iterable[NodeId]) -> bool:
         """Whether news of these nodes may change which layers are to be had."""

@@ -7,7 +7,6 @@ range may be used in part; a node takes part at most once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -56,15 +55,26 @@ class Planner(Protocol):
     def why_not(self, request: PlanRequest) -> SwarmError: ...
 
 
+class ViewSource(Protocol):
+    def __call__(self, *, desperate: bool = False) -> SwarmView:
+        """`desperate`: also with members that may be out of reach."""
+
+
 class ViewPlanner:
     """A planner over a view that is built afresh for each question."""
 
-    def __init__(self, config: RoutingConfig, view: Callable[[], SwarmView]) -> None:
+    def __init__(self, config: RoutingConfig, view: ViewSource) -> None:
         self._config = config
         self._view = view
 
     def plan(self, request: PlanRequest) -> Route | None:
-        return plan(self._view(), request, self._config)
+        view = self._view()
+        route = plan(view, request, self._config)
+        if route is None and len((last := self._view(desperate=True)).candidates) > len(
+            view.candidates
+        ):
+            return plan(last, request, self._config)
+        return route
 
     def why_not(self, request: PlanRequest) -> SwarmError:
         return why_not(self._view(), request, self._config)

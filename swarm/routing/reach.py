@@ -6,7 +6,7 @@ In a swarm where everybody is linked to everybody nothing of this happens.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from swarm.config import RoutingConfig
@@ -23,6 +23,8 @@ class Standing(Enum):
     LINKED = "linked"
     DIALABLE = "dialable"
     """Alive, somebody knows where, and no dial has failed lately."""
+    DOUBTFUL = "doubtful"
+    """A dial has failed lately, though not for a session: worth a try where nobody else is."""
     UNREACHABLE = "unreachable"
 
 
@@ -38,6 +40,8 @@ class _Miss:
     life: Hashable
     length_s: float
     until: float
+    is_hopeless: bool
+    """A session has waited for the link in vain."""
 
 
 class Reach:
@@ -55,10 +59,14 @@ class Reach:
 
     # ------------------------------------------------------------ views
 
-    def is_missed(self, node: NodeId, life: Hashable, now: float) -> bool:
-        """A dial to it failed lately. `life`: of a node that restarted or moved it says nothing."""
+    def standing(self, node: NodeId, life: Hashable, now: float) -> Standing:
+        """Of a living node. `life`: what is known of an earlier one, or elsewhere, says nothing."""
+        if node in self._linked:
+            return Standing.LINKED
         miss = self._misses.get(node)
-        return miss is not None and miss.life == life and now < miss.until
+        if miss is None or miss.life != life or now >= miss.until:
+            return Standing.DIALABLE
+        return Standing.UNREACHABLE if miss.is_hopeless else Standing.DOUBTFUL
 
     def wanted(self) -> tuple[NodeId, ...]:
         return tuple(self._wants)
@@ -124,6 +132,7 @@ class Reach:
         for peer in [peer for peer, want in self._wants.items() if now >= want.until]:
             del self._wants[peer]
             self._miss(peer, life_of(peer), now)
+            self._misses[peer] = replace(self._misses[peer], is_hopeless=True)
             self._lost.append(peer)
             self.changed = True
 
@@ -134,7 +143,7 @@ class Reach:
             if now < known.until:
                 return
             length_s = min(2 * known.length_s, self._config.unreachable_max_s)
-        self._misses[peer] = _Miss(life, length_s, now + length_s)
+        self._misses[peer] = _Miss(life, length_s, now + length_s, is_hopeless=False)
 
 
 def _is_outdated(held: Message, message: Open | Release) -> bool:

@@ -129,6 +129,19 @@ def test_the_only_holder_out_of_reach_is_a_clear_error_and_no_loop() -> None:
         world.ask(gateway, order_of(20, 10))
 
 
+def test_a_dial_that_failed_by_chance_does_not_keep_the_only_holder_out() -> None:
+    """As right after a partition: a dial has failed, and the next one would not."""
+    world, gateway = swarm_of(15, THREE)
+    trim_all(world)
+    addresses = (world.nodes[2].address,)
+    gateway.put(lambda core, now: core.dial_failed(addresses, world.nodes[2].id, now))
+    (model,) = gateway.core.models(world.now)
+    assert [str(layers) for layers in model.missing] == ["4:8"]
+    order = order_of(20, 10)
+    session = world.ask(gateway, order)
+    assert finish_right(world, session, order).stats.reroutes == 0
+
+
 def test_a_pair_that_can_be_joined_from_one_side_only_is_joined_from_there() -> None:
     """The feeder's dials end nowhere; the hop that waits for it dials back."""
     world, gateway = swarm_of(10, THREE)

@@ -8,7 +8,7 @@ from relay_bench import FIRST, MIDDLE, SESSION
 
 from swarm.config import RoutingConfig
 from swarm.messages import Progress, Release
-from swarm.routing.reach import DIAL_GRACE_S, Reach
+from swarm.routing.reach import DIAL_GRACE_S, Reach, Standing
 from swarm.terms import Epoch, NodeId
 
 CONFIG = RoutingConfig()
@@ -56,9 +56,9 @@ def test_what_does_not_come_is_lost_and_remembered() -> None:
     it.tick(lambda _: LIFE, CONFIG.dial_wait_s)
     assert it.take_lost() == [A]
     assert it.take_lost() == []
-    assert it.is_missed(A, LIFE, 5.0)
-    assert not it.is_missed(A, "another life", 5.0)
-    assert not it.is_missed(A, LIFE, 20.0)
+    assert it.standing(A, LIFE, 5.0) is Standing.UNREACHABLE
+    assert it.standing(A, "another life", 5.0) is Standing.DIALABLE
+    assert it.standing(A, LIFE, 20.0) is Standing.DIALABLE
 
 
 def test_a_failed_dial_ends_the_wait_after_a_moment() -> None:
@@ -67,9 +67,9 @@ def test_a_failed_dial_ends_the_wait_after_a_moment() -> None:
     it.want(A, 0.0)
     it.dial_failed(A, LIFE, 0.1)
     assert it.next_deadline() == 0.1 + DIAL_GRACE_S
-    assert it.is_missed(A, LIFE, 0.1)
+    assert it.standing(A, LIFE, 0.1) is Standing.DOUBTFUL
     it.link_up(A)
-    assert not it.is_missed(A, LIFE, 0.1)
+    assert it.standing(A, LIFE, 0.1) is Standing.DIALABLE
 
 
 def test_each_further_miss_doubles_the_pause() -> None:
@@ -80,12 +80,12 @@ def test_each_further_miss_doubles_the_pause() -> None:
         it.dial_failed(A, LIFE, now)
         it.dial_failed(A, LIFE, now + 1.0)  # within the pause it is no news
         start = now
-        while it.is_missed(A, LIFE, now):
+        while it.standing(A, LIFE, now) is Standing.DOUBTFUL:
             now += 0.5
         lengths.append(now - start)
     assert lengths == [10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
     it.dial_failed(A, "another life", now)
-    assert not it.is_missed(A, "another life", now + 10.0)
+    assert it.standing(A, "another life", now + 10.0) is Standing.DIALABLE
 
 
 def test_who_is_linked_is_neither_dialled_nor_missed() -> None:
@@ -94,4 +94,4 @@ def test_who_is_linked_is_neither_dialled_nor_missed() -> None:
     it.dial_failed(A, LIFE, 0.0)
     assert it.take_dials() == []
     assert it.wanted() == ()
-    assert not it.is_missed(A, LIFE, 0.0)
+    assert it.standing(A, LIFE, 0.0) is Standing.LINKED
