@@ -63,8 +63,11 @@ class DiscoveryConfig:
     end within it, and views are alike only after the first dial that gets through."""
     redial_recent_max_s: float = 1.0
     absent_dials_per_s: float = 1.0
-    """Of one node, over all absent peers: many absent ones stretch the pauses of each. Raising it
-    finds a healed partition sooner and sends more into the void."""
+    """Of one node, over all peers that it lost: many stretch the pauses of each. Raising it finds a
+    healed partition sooner and sends more into the void."""
+    absent_dialers: int = 32
+    """An absent member that was never linked here is tried every `redial_max_s` by about so many
+    nodes of a large swarm, and by the others as much more seldom."""
     departed_redial_s: float = 300.0
     """Who left in good order is looked for this seldom; it will dial when it is back."""
     remembered_peers_max: int = 64

@@ -98,7 +98,7 @@ class AddressBook:
         self._due: float | None = math.inf
         """When the next dial is; None: to be sought."""
         self._absent_count = 0
-        """Dials waiting, as of the last time that all were looked at."""
+        """Lost peers that are to be dialled, as of the last time that all were looked at."""
 
     # ------------------------------------------------------------ facts
 
@@ -237,7 +237,7 @@ class AddressBook:
             return []
         effects: list[Effect] = []
         waiting = [c for c in self._candidates.values() if c.dial_at is not None]
-        self._absent_count = len(waiting)
+        self._absent_count = sum(c.linked_order > 0 for c in waiting)
         for candidate in waiting:
             if candidate.dial_at is None or now < candidate.dial_at:
                 continue
@@ -363,15 +363,23 @@ class AddressBook:
         self._dial_at(candidate, soon if at is None else min(at, soon))
 
     def _pause_s(self, candidate: _Candidate, now: float) -> float:
-        """Doubling pauses, spread by half to either side so that nodes do not dial in step."""
+        """Doubling pauses, spread by half to either side so that nodes do not dial in step.
+
+        Where many are absent each has its turn at any moment of a longer span: of all the pairs
+        that a partition has cut, some pair tries soon after it heals.
+        """
         config = self._config
         if candidate.interest is Interest.DEPARTED:
             return config.departed_redial_s * (0.5 + self._rng.random())
+        if candidate.interest is Interest.ABSENT and not candidate.linked_order:
+            crowd = max(1.0, len(self._candidates) / config.absent_dialers)
+            return config.redial_max_s * crowd * (0.5 + self._rng.random())
         steps = min(candidate.failures, 16)
         most_s = config.redial_max_s
         if candidate.lost_at is not None and now < candidate.lost_at + config.redial_recent_s:
             most_s = config.redial_recent_max_s
-        pause_s = min(most_s, config.redial_min_s * (1 << steps))
-        if candidate.failures:
-            pause_s = max(pause_s, self._absent_count / config.absent_dials_per_s)
-        return pause_s * (0.5 + self._rng.random())
+        pause_s = min(most_s, config.redial_min_s * (1 << steps)) * (0.5 + self._rng.random())
+        if not candidate.failures:
+            return pause_s
+        span_s = 2 * self._absent_count / config.absent_dials_per_s
+        return max(pause_s, span_s * self._rng.random())

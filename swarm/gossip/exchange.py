@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 from swarm.errors import RemoteProtocolError
 from swarm.gossip import buckets
@@ -38,6 +39,17 @@ class _Mismatch:
     hash: bytes
 
 
+class _Fate(Enum):
+    """What became of a record that came."""
+
+    OLD = "old"
+    """Known, outdated, or unfit."""
+    NEWS = "news"
+    """From its author, who tells everybody it is linked to."""
+    HEARSAY = "hearsay"
+    """From somebody else, or the first of a life."""
+
+
 class Exchange:
     def __init__(self, parts: Parts, judge: Judge, hearsay: Hearsay) -> None:
         self._parts = parts
@@ -64,34 +76,39 @@ class Exchange:
 
     # ------------------------------------------------------------ messages
 
-    def heartbeat_received(self, peer: NodeId, message: Heartbeat, now: float) -> None:
+    def heartbeat_received(self, peer: NodeId, message: Heartbeat, now: float) -> bool:
+        """False where it changed nothing, which is the rule."""
         if len(message.state_hash) != HASH_BYTES:
             raise RemoteProtocolError("a heartbeat with a malformed state hash")
         check_incarnation(message.incarnation)
         entry = self._members.get(peer)
+        is_news = message.reply
         if entry and message.incarnation > entry.incarnation:
+            is_news = True
             self._judge.risen(peer, message.incarnation, now)
         if message.reply:
             self._spread.send(peer, self._parts.own.heartbeat(), now)
-        self._compare_hash(peer, message.state_hash, now)
+        return self._compare_hash(peer, message.state_hash, now) or is_news
 
     def records_received(self, peer: NodeId, message: Records, now: float) -> None:
-        news: list[tuple[NodeId, SignedRecord]] = []
+        hearsay: list[tuple[NodeId, SignedRecord]] = []
         for record in message.records:
             check_shape(record, self._config.record_body_bytes_max)
             node = self._parts.signer.node_id_of(record.public_key)
             if node == self._members.me:
                 self._own_returned(record, now)
-            elif self._accept(peer, node, record, now):
-                news.append((node, record))
-        if self._parts.is_partial:
-            for node, record in news:
+                continue
+            fate = self._accept(peer, node, record, now)
+            if fate is _Fate.HEARSAY and not self._parts.is_partial:
+                hearsay.append((node, record))
+            elif fate is not _Fate.OLD:
                 self._pass_on(peer, node, record)
-        elif news:
-            self._pass_to_all(peer, news, now)
+        if hearsay:
+            self._pass_to_all(peer, hearsay, now)
 
     def summary_received(self, peer: NodeId, message: Summary, now: float) -> None:
         count = buckets.count_of(message.hashes)
+        self._parts.neighbours.expect(count * buckets.NODES_PER_BUCKET, now)
         mask = buckets.differing(self._store.summary(count), message.hashes)
         if mask:
             self._send_digest(peer, now, reply=True, mask=mask)
@@ -128,28 +145,28 @@ class Exchange:
 
     # ------------------------------------------------------------ inner moves
 
-    def _accept(self, peer: NodeId, node: NodeId, record: SignedRecord, now: float) -> bool:
-        """Take a record that is news. True when others are to hear of it from here.
+    def _accept(self, peer: NodeId, node: NodeId, record: SignedRecord, now: float) -> _Fate:
+        """Take a record that is news.
 
-        An author pushes to all that are linked to it. In a full mesh passed on are hearsay and the
-        first record of each life: those are what nodes without a link to the author wait for.
+        An author pushes to all that are linked to it. In a full mesh hearsay and the first record
+        of each life go on to all: those are what nodes without a link to the author wait for.
         """
         entry = self._members.get(node)
         if entry and entry.is_buried and record.incarnation <= entry.incarnation:
             self._send_verdict(peer, node, now)
-            return False
+            return _Fate.OLD
         if entry and record.incarnation < entry.incarnation:
-            return False
+            return _Fate.OLD
         if not self._store.is_newer(node, record):
             self._parts.rumours.held_by(_key(node, record), record, peer)
             self._check_equivocation(node, record, now)
-            return False
+            return _Fate.OLD
         if entry is None and not self._has_room(now):
-            return False
+            return _Fate.OLD
         check_signature(self._parts.signer, record)
         content = self._content(peer, node, record, now)
         if content is None:
-            return False
+            return _Fate.OLD
         has_risen = entry is None or record.incarnation > entry.incarnation
         if has_risen:
             entry = self._judge.risen(node, record.incarnation, now)
@@ -160,7 +177,7 @@ class Exchange:
             entry.proof_at = now
             if has_risen and not entry.linked and not self._parts.is_partial:
                 self._judge.probe(node, now)
-        return is_first or peer != node or self._parts.is_partial
+        return _Fate.HEARSAY if is_first or peer != node else _Fate.NEWS
 
     def _own_returned(self, record: SignedRecord, now: float) -> None:
         """A record under our own key: mostly an echo, sometimes one that we never wrote."""
@@ -223,6 +240,10 @@ class Exchange:
             self._spread.send(peer, entry.verdict(), now)
 
     def _pass_on(self, peer: NodeId, node: NodeId, record: SignedRecord) -> None:
+        """To a few at a time. In a full mesh static records only, so that nobody waits for the one
+        stream on which a packet was lost."""
+        if record.kind is RecordKind.DYNAMIC and not self._parts.is_partial:
+            return
         rumours = self._parts.rumours
         carry = rumours.news if record.kind is RecordKind.STATIC else rumours.figures
         carry(_key(node, record), record, (peer, node), self._members.living_count)
@@ -261,20 +282,26 @@ class Exchange:
                 mismatch.pull_at = now + mismatch.pause_s
                 self._send_summary(peer, now)
 
-    def _compare_hash(self, peer: NodeId, state_hash: bytes, now: float) -> None:
+    def _compare_hash(self, peer: NodeId, state_hash: bytes, now: float) -> bool:
+        """Whether that sets a new deadline."""
         if state_hash == self._store.state_hash():
             self._mismatches.pop(peer, None)
-        elif self._parts.is_partial:
+            return False
+        if self._parts.is_partial:
             # Some record is nearly always on its way: one comparison a while, whoever differs.
             self._mismatches.clear()
-            if self._pull_at is None:
-                decades = math.log10(self._members.living_count)
-                self._pull_at = now + self._config.hash_mismatch_s * 2 * decades
-        elif peer in self._mismatches:
-            self._mismatches[peer].hash = state_hash
-        else:
-            pause_s = self._config.hash_mismatch_s
-            self._mismatches[peer] = _Mismatch(now + pause_s, pause_s, state_hash)
+            if self._pull_at is not None:
+                return False
+            decades = math.log10(max(10, self._members.living_count))
+            self._pull_at = now + self._config.hash_mismatch_s * 2 * decades
+            return True
+        known = self._mismatches.get(peer)
+        if known is not None:
+            known.hash = state_hash
+            return False
+        pause_s = self._config.hash_mismatch_s
+        self._mismatches[peer] = _Mismatch(now + pause_s, pause_s, state_hash)
+        return True
 
 
 def _key(node: NodeId, record: SignedRecord) -> tuple[NodeId, RecordKind]:

@@ -80,6 +80,9 @@ class Gossip:
         """Of the nodes that did not change since they were last looked at."""
         self._all: tuple[Member, ...] | None = None
         self._changed: set[NodeId] = set()
+        self._due: float | None = None
+        self._is_due_known = False
+        """Whether `_due` still stands; what is heard and sent only puts deadlines off."""
         self._now = 0.0
 
     # ------------------------------------------------------------ facts
@@ -119,6 +122,7 @@ class Gossip:
 
     def measured(self, peer: NodeId, rtt_s: float) -> None:
         """The round trip over the link to `peer`."""
+        self._is_due_known = False
         self._parts.neighbours.measured(peer, rtt_s)
 
     def heard(self, peer: NodeId, now: float) -> None:
@@ -126,24 +130,29 @@ class Gossip:
 
         Cheap, and like `sent` it only puts deadlines off: the shell need not set its timer anew.
         """
-        self._judge.heard(peer, self._at(now))
+        self._now = t = now - self._awake.stalled_s
+        if self._judge.heard(peer, t):
+            self._is_due_known = False
 
     def sent(self, peer: NodeId, now: float) -> None:
         """Something was sent to the peer on the control lane: no heartbeat is needed."""
-        self._parts.heartbeats.sent(peer, self._at(now))
+        self._parts.heartbeats.sent(peer, now - self._awake.stalled_s)
 
     def receive(self, peer: NodeId, message: GossipMessage, now: float) -> None:
         """A message from a linked peer; one from a peer whose link is gone is ignored.
 
         Raises RemoteProtocolError for content that no honest peer sends: close the link.
         """
-        t = self._at(now)
+        self._now = t = now - self._awake.stalled_s
         if peer not in self._parts.heartbeats or self._own.has_left:
             return
-        self._judge.heard(peer, t)
+        is_news = self._judge.heard(peer, t)
+        if isinstance(message, Heartbeat):
+            if self._exchange.heartbeat_received(peer, message, t) or is_news:
+                self._is_due_known = False
+            return
+        self._is_due_known = False
         match message:
-            case Heartbeat():
-                self._exchange.heartbeat_received(peer, message, t)
             case Records():
                 self._exchange.records_received(peer, message, t)
             case Summary():
@@ -193,11 +202,15 @@ class Gossip:
     def in_use(self, peers: frozenset[NodeId]) -> None:
         """Exactly these peers are used by sessions, or wanted: their links stay."""
         self._in_use = peers
+        self._is_due_known = False
         self._parts.neighbours.keep(peers, self._seeds, self._now)
 
     def seeds(self, peers: tuple[NodeId, ...]) -> None:
         """These live where the operator told this node to look."""
+        if peers == self._seeds:
+            return
         self._seeds = peers
+        self._is_due_known = False
         self._parts.neighbours.keep(self._in_use, peers, self._now)
 
     def probe(self, peer: NodeId, now: float) -> None:
@@ -234,6 +247,11 @@ class Gossip:
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do next (real time; the past means now)."""
+        if not self._is_due_known:
+            self._due, self._is_due_known = self._find_deadline(), True
+        return self._due
+
+    def _find_deadline(self) -> float | None:
         if self._own.has_left:
             return None
         times = (
@@ -296,6 +314,8 @@ class Gossip:
     # ------------------------------------------------------------ inner moves
 
     def _at(self, now: float) -> float:
+        """The awake time of a fact that may bring deadlines nearer."""
+        self._is_due_known = False
         self._now = self._awake.of(now)
         return self._now
 

@@ -7,6 +7,8 @@ accusers, of whom none accuses too freely; a few of them, drawn by chance, go an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from swarm.gossip.judge import ACCUSERS_TOLD_MAX, Judge
 from swarm.gossip.membership import LEFT, SUSPECT, Entry
 from swarm.gossip.parts import Parts
@@ -19,6 +21,18 @@ from swarm.terms import Incarnation, NodeId, short
 BELIEVED_ACCUSERS = 2
 HELPER_BEATS = 2.0
 """An accused peer that was heard within this many heartbeat intervals needs no probe of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """`accuser` holds `subject` for suspect or dead, as the linked peer `carrier` says."""
+
+    accuser: NodeId
+    subject: NodeId
+    incarnation: Incarnation
+    carrier: NodeId
+    is_final: bool = False
+    """The subject is buried there, so that it must rise again to be seen, whoever is right."""
 
 
 class Hearsay:
@@ -39,7 +53,7 @@ class Hearsay:
         if subject == self._members.me:
             self._refute(message.incarnation, now)
         elif accuser == peer or self._may_be_quoted(accuser):
-            self._claimed(accuser, subject, message.incarnation, peer, now)
+            self._claimed(_Claim(accuser, subject, message.incarnation, peer), now)
 
     def verdict_received(self, peer: NodeId, message: Verdict, now: float) -> None:
         check_incarnation(message.incarnation)
@@ -54,7 +68,8 @@ class Hearsay:
         elif message.left and self._may_depart(entry, message.incarnation):
             self._depart(entry, peer, now)
         else:
-            self._claimed(peer, subject, message.incarnation, peer, now)
+            claim = _Claim(peer, subject, message.incarnation, peer, is_final=True)
+            self._claimed(claim, now)
 
     def buried_there(
         self, peer: NodeId, subject: NodeId, incarnation: Incarnation, now: float
@@ -66,43 +81,38 @@ class Hearsay:
         elif entry is not None and self._may_depart(entry, incarnation):
             self._depart(entry, peer, now)
         else:
-            self._claimed(peer, subject, incarnation, peer, now)
+            self._claimed(_Claim(peer, subject, incarnation, peer, is_final=True), now)
 
     # ------------------------------------------------------------ inner moves
 
-    def _claimed(
-        self,
-        accuser: NodeId,
-        subject: NodeId,
-        incarnation: Incarnation,
-        carrier: NodeId,
-        now: float,
-    ) -> None:
-        """`accuser` holds `subject` for suspect or dead."""
-        entry = self._members.get(subject)
-        if entry is None or subject == accuser:
+    def _claimed(self, claim: _Claim, now: float) -> None:
+        accuser = claim.accuser
+        entry = self._members.get(claim.subject)
+        if entry is None or claim.subject == accuser:
             return
-        if incarnation < entry.incarnation:
-            self._answer_stale(carrier, entry, now)
+        if claim.incarnation < entry.incarnation:
+            self._answer_stale(claim.carrier, entry, now)
             return
         if entry.is_buried:
             return
-        is_new = self._judge.suspicions.accuse(subject, accuser, incarnation)
-        self._judge.watch.accused(accuser, subject, now)
-        if self._judge.is_discredited(accuser, now):
+        is_new = self._judge.suspicions.accuse(claim.subject, accuser, claim.incarnation)
+        self._judge.watch.accused(accuser, claim.subject, now)
+        doubted = self._judge.is_discredited(accuser, now)
+        if entry.linked and (claim.is_final or not doubted):
+            told = Suspicion(entry.node, entry.incarnation, accuser)
+            self._spread.send(entry.node, told, now)
+        if doubted:
             self._doubt(accuser, entry, now)
             return
         if is_new and self._parts.is_partial:
-            self._pass_on(accuser, entry, carrier, now)
+            self._pass_on(accuser, entry, claim.carrier)
         if entry.state is not SUSPECT:
-            self._weigh(accuser, entry, now, is_new=is_new)
+            self._weigh(entry, now, is_new=is_new)
 
-    def _weigh(self, accuser: NodeId, entry: Entry, now: float, *, is_new: bool) -> None:
+    def _weigh(self, entry: Entry, now: float, *, is_new: bool) -> None:
         """An accusation of somebody who is alive for all that is known here."""
         partial = self._parts.is_partial
         if entry.linked:
-            told = Suspicion(entry.node, entry.incarnation, accuser)
-            self._spread.send(entry.node, told, now)
             if not partial or not self._is_fresh(entry.node, now):
                 self._judge.probe(entry.node, now)
         elif not partial:
@@ -112,7 +122,7 @@ class Hearsay:
         elif is_new and self._is_drawn():
             self._judge.probe(entry.node, now)
 
-    def _pass_on(self, accuser: NodeId, entry: Entry, carrier: NodeId, now: float) -> None:
+    def _pass_on(self, accuser: NodeId, entry: Entry, carrier: NodeId) -> None:
         """Of each subject the first few accusers are told, which is all that anybody needs."""
         count = self._judge.suspicions.accuser_count(entry.node, entry.incarnation)
         if count > ACCUSERS_TOLD_MAX:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from swarm.terms import NodeId
+
+IN_STEP = 0.2
+"""Part of the interval by which a heartbeat may come early to go with others."""
 
 
 class AwakeTime:
@@ -14,16 +18,21 @@ class AwakeTime:
     """
 
     def __init__(self) -> None:
-        self._stalled_s = 0.0
+        self.stalled_s = 0.0
 
     def of(self, now: float) -> float:
-        return now - self._stalled_s
+        return now - self.stalled_s
 
     def real(self, awake: float) -> float:
-        return awake + self._stalled_s
+        """The first moment at which `of` says at least `awake`: nothing due then is put off again
+        by the last bit of a sum."""
+        moment = awake + self.stalled_s
+        while self.of(moment) < awake:
+            moment = math.nextafter(moment, math.inf)
+        return moment
 
     def stalled(self, lag_s: float) -> None:
-        self._stalled_s += lag_s
+        self.stalled_s += lag_s
 
 
 @dataclass(slots=True)
@@ -76,12 +85,16 @@ class Heartbeats:
         if self._peers.pop(peer, None):
             self._sorted = None
 
-    def heard(self, peer: NodeId, now: float) -> None:
+    def heard(self, peer: NodeId, now: float) -> bool:
+        """Whether its silence had been reported."""
         state = self._peers.get(peer)
-        if state:
-            state.heard_at = now
-            if state.is_reported:
-                state.is_reported, self._heard_bound = False, None
+        if state is None:
+            return False
+        state.heard_at = now
+        if not state.is_reported:
+            return False
+        state.is_reported, self._heard_bound = False, None
+        return True
 
     def sent(self, peer: NodeId, now: float) -> None:
         state = self._peers.get(peer)
@@ -104,10 +117,16 @@ class Heartbeats:
         return now - self._peers[peer].heard_at
 
     def due(self, now: float) -> list[NodeId]:
+        """Whom to send a heartbeat. When one is due those due soon are too: links that idle come
+        to beat in step, and the node wakes for all of them at once."""
         if self._beat_bound is not None and now < self._beat_bound:
             return []
         self._beat_bound = None
-        return [peer for peer in self.peers if now >= self._beat_due(self._peers[peer])]
+        dues = {peer: self._beat_due(self._peers[peer]) for peer in self.peers}
+        if not dues or now < min(dues.values()):
+            return []
+        soon = now + self._interval_s * IN_STEP
+        return [peer for peer, due in dues.items() if due <= soon]
 
     def silent(self, now: float, factor: float) -> list[NodeId]:
         """Peers that missed too many heartbeats, each once until it is heard again."""

@@ -112,19 +112,22 @@ class Judge:
         self.probe(peer, now)
         return False
 
-    def heard(self, peer: NodeId, now: float) -> None:
-        """Bytes came from the peer over its link."""
-        self._parts.heartbeats.heard(peer, now)
+    def heard(self, peer: NodeId, now: float) -> bool:
+        """Bytes came from the peer over its link. False where that changes nothing, as mostly."""
+        is_news = self._parts.heartbeats.heard(peer, now)
         entry = self._members.get(peer)
         if entry is None:
-            return
+            return is_news
         entry.proof_at = now
         if self._probes.is_busy:
+            is_news = True
             self._probes.close(peer)
             for asker, answer in self._probes.fulfilled(peer):
                 self._spread.send(asker, answer, now)
         if entry.state is not ALIVE and entry.state is not LEFT:
+            is_news = True
             self._heard_again(entry, now)
+        return is_news
 
     def risen(self, node: NodeId, incarnation: Incarnation, now: float) -> Entry:
         """The node itself claims a first or a higher incarnation: old verdicts are void."""
@@ -168,8 +171,9 @@ class Judge:
         timeout_s = self._config.probe_timeout_s * self._parts.health.factor
         if entry.linked:
             self._spread.send(subject, self._parts.own.heartbeat(reply=True), now)
-        else:
-            self._dial(subject)
+        elif not self._dial(subject):
+            entry.proof_at = now  # where it lives is not known yet: that it is silent says nothing
+            return
         if not entry.linked or self._parts.is_partial:
             timeout_s *= DIAL_PATIENCE
         helpers = self._helpers(subject, now)
@@ -469,10 +473,13 @@ class Judge:
         interval_s = max(self._config.dynamic_refresh_s, self._members.living_count / NODES_PER_S)
         return interval_s * UNLINKED_PACES * (1.0 + self._spread_part)
 
-    def _dial(self, subject: NodeId) -> None:
+    def _dial(self, subject: NodeId) -> bool:
+        """Whether it is known where."""
         static = self._parts.store.static(subject)
-        if static and static.addresses:
-            self._spread.order(Dial(static.addresses[:DIAL_ADDRESSES_MAX], subject))
+        if static is None or not static.addresses:
+            return False
+        self._spread.order(Dial(static.addresses[:DIAL_ADDRESSES_MAX], subject))
+        return True
 
     def _check_clone(self, entry: Entry, now: float) -> None:
         silence_s = self._parts.heartbeats.silence_s(entry.node, now)

@@ -35,6 +35,8 @@ EXPLORE_S = 20.0
 MESH_SLACK = 4
 """Members above `full_mesh_max` from which surplus links are closed: swarms of about that size
 would make and break half their links with every node that comes and goes."""
+EXPECTING_S = 2.0
+"""How long a peer's word on the size of the swarm counts: by then its records have come."""
 RTT_FLOOR_S = 0.0005
 RTT_STEP = 0.8
 """A round trip must leave its class by this part of a class, in powers of two, to change it."""
@@ -79,12 +81,21 @@ class Neighbours:
         self._explore_at: float | None = None
         self._plan_at: float | None = None
         self._planned_at = -PLAN_PAUSE_S
+        self._expecting_until: float | None = None
         self._surplus_at: float | None = None
 
     # ------------------------------------------------------------ views
 
+    @property
+    def is_partial(self) -> bool:
+        """Too many members for a link to each: news travels as rumours."""
+        is_large = self._members.living_count > self._config.full_mesh_max
+        return is_large or self._expecting_until is not None
+
     def wants(self, node: NodeId) -> bool:
-        return self._wanted is None or node in self._wanted
+        if self._wanted is None:
+            return not self.is_partial
+        return node in self._wanted
 
     def nearest(self, links: tuple[LinkSpeed, ...]) -> tuple[LinkSpeed, ...]:
         """Of the links to tell others of, those to the nearest peers; all in a full mesh."""
@@ -94,6 +105,11 @@ class Neighbours:
         return tuple(link for link in links if link.peer in told)
 
     # ------------------------------------------------------------ facts
+
+    def expect(self, node_count: int, now: float) -> None:
+        """A peer knows so many nodes: who joins does not link the first few dozen it hears of."""
+        if node_count > self._config.full_mesh_max:
+            self._expecting_until = now + EXPECTING_S
 
     def link_up(self, peer: NodeId, now: float, *, is_dialled: bool) -> None:
         self._links[peer] = _Link(is_dialled, now + self._rest_s())
@@ -129,6 +145,9 @@ class Neighbours:
 
     def tick(self, now: float) -> list[NodeId]:
         """Plan where something changed. Returns the peers whose links are to be closed now."""
+        if self._expecting_until is not None and now >= self._expecting_until:
+            self._expecting_until = None
+            self._plan_soon()
         if self._is_due(now):
             self._plan(now)
         if self._explore_at is not None and now >= self._explore_at:
@@ -138,7 +157,8 @@ class Neighbours:
         return []
 
     def next_deadline(self) -> float | None:
-        times = [t for t in (self._plan_at, self._surplus_at, self._explore_at) if t is not None]
+        marks = (self._plan_at, self._surplus_at, self._explore_at, self._expecting_until)
+        times = [t for t in marks if t is not None]
         if self._members.has_moved:
             times.append(self._planned_at + PLAN_PAUSE_S)
         return min(times, default=None)
@@ -158,7 +178,7 @@ class Neighbours:
         self._planned_at, self._plan_at = now, None
         self._follow_members()
         before, wanted = self._wanted, None
-        if self._members.living_count > self._config.full_mesh_max:
+        if self.is_partial:
             wanted = self._choose(now)
         else:
             self._tried.clear()
@@ -233,7 +253,7 @@ class Neighbours:
         new = everybody if wanted is None else wanted
         for node in sorted(old - new):
             self._rest_again(node, now)
-        for node in sorted(old ^ new):
+        for node in sorted(new if before is None else old ^ new):
             self._members.touch(node)
 
     def _explore(self, now: float) -> None:

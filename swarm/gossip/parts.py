@@ -35,7 +35,7 @@ class Parts:
     @property
     def is_partial(self) -> bool:
         """Too many members for a link to each: news travels as rumours."""
-        return self.membership.living_count > self.config.full_mesh_max
+        return self.neighbours.is_partial
 
 
 def build_parts(
