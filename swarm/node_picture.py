@@ -14,7 +14,7 @@ from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.hosting import Hosting, Rival
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
-from swarm.node_view import Own, known_models, model_view, node_view, rivals, swarm_view
+from swarm.node_view import Atlas, Own, atlas, model_view, node_view, rivals, swarm_view
 from swarm.notes import note
 from swarm.routing.avoidance import PenaltyBox
 from swarm.routing.cost import SwarmView
@@ -62,6 +62,7 @@ class Picture:
         """Set when other peers than before are linked; whoever looks at it clears it."""
         self._links_revision = 0
         self._told: Hashable = None
+        self._atlas: Atlas | None = None
         self._cover_facts: dict[NodeId, Hashable] = {}
 
     # ------------------------------------------------------------ links
@@ -134,7 +135,7 @@ class Picture:
                 return Standing.DIALABLE if desperate else Standing.UNREACHABLE
             return how
 
-        return swarm_view(self._own(), self._gossip.members(), standing)
+        return swarm_view(self._own(), self._known(), standing)
 
     def standing(self, node: NodeId, reach: Reach, now: float) -> Standing:
         """Of a node that is to be a neighbour of this one in a route."""
@@ -165,10 +166,10 @@ class Picture:
         return has_moved
 
     def known_models(self) -> dict[ModelId, ModelSpec]:
-        return known_models(self._own(), self._gossip.members())
+        return dict(self._known().specs)
 
     def rivals(self) -> dict[ModelId, list[Rival]]:
-        return rivals(self._own(), self._gossip.members())
+        return rivals(self._about.node, self._gossip.members())
 
     def models(
         self, view: SwarmView, token_at: dict[ModelId, float], now: float
@@ -232,12 +233,19 @@ class Picture:
             foreign_swarms=(),
         )
 
+    def _known(self) -> Atlas:
+        """Made anew when some record or state has changed: gossip then shows other members."""
+        members, models = self._gossip.members(), self._hosting.models()
+        known = self._atlas
+        if known is None or known.members is not members or known.models != models:
+            known = self._atlas = atlas(self._about.node, models, members)
+        return known
+
     def _own(self) -> Own:
         return Own(
             node=self._about.node,
             shards=self._hosting.shards(),
             speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
-            models=self._hosting.models(),
             links={peer: speed for peer, speed in self.links.items() if speed is not None},
             leaving=self.leaving,
         )

@@ -32,36 +32,52 @@ class Own:
     node: NodeId
     shards: tuple[ShardInfo, ...]
     speeds: tuple[ShardSpeed, ...]
-    models: tuple[ModelSpec, ...]
     links: Mapping[NodeId, LinkSpeed]
     leaving: bool
 
 
-def swarm_view(
-    own: Own, members: Sequence[Member], standing: Callable[[Member], Standing]
-) -> SwarmView:
-    """Shards that may be used now, all measured pairs. `standing` knows links and penalties.
+@dataclass(frozen=True, slots=True)
+class Atlas:
+    """What other members' records say, whoever may be used now. `shards`: of those that serve."""
 
-    Who says of a model what `known_models` does not hold for true serves some other model.
-    """
-    specs = known_models(own, members)
-    candidates: list[Candidate] = []
-    unlinked: set[NodeId] = set()
+    members: Sequence[Member]
+    models: tuple[ModelSpec, ...]
+    """This node's own, which count more than what others say."""
+    specs: Mapping[ModelId, ModelSpec]
+    shards: tuple[tuple[Member, tuple[Candidate, ...]], ...]
+    wires: Mapping[tuple[NodeId, NodeId], Wire]
+
+
+def atlas(me: NodeId, models: tuple[ModelSpec, ...], members: Sequence[Member]) -> Atlas:
+    """Who says of a model what `known_models` does not hold for true serves some other model."""
+    specs = known_models(me, models, members)
     wires: dict[tuple[NodeId, NodeId], Wire] = {}
+    shards: list[tuple[Member, tuple[Candidate, ...]]] = []
     for member in members:
-        if member.node == own.node or member.static is None or member.dynamic is None:
+        if member.node == me or member.static is None or member.dynamic is None:
             continue
         for link in member.dynamic.links:
             wires[(member.node, link.peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
-        how = Standing.UNREACHABLE if member.static.leaving else standing(member)
-        if how is Standing.UNREACHABLE:
-            continue
-        shards = _sound_shards(member.static, specs)
-        candidates += _candidates(member.node, shards, member.dynamic.speeds)
+        sound = _sound_shards(member.static, specs)
+        candidates = _candidates(member.node, sound, member.dynamic.speeds)
+        if candidates and not member.static.leaving:
+            shards.append((member, tuple(candidates)))
+    return Atlas(members, models, specs, tuple(shards), wires)
+
+
+def swarm_view(own: Own, known: Atlas, standing: Callable[[Member], Standing]) -> SwarmView:
+    """Shards that may be used now, all measured pairs. `standing` knows links and penalties."""
+    candidates: list[Candidate] = []
+    unlinked: set[NodeId] = set()
+    for member, shards in known.shards:
+        how = standing(member)
+        if how is not Standing.UNREACHABLE:
+            candidates += shards
         if how is Standing.DIALABLE:
             unlinked.add(member.node)
     if not own.leaving:
         candidates += _candidates(own.node, own.shards, own.speeds)
+    wires = dict(known.wires)
     for peer, link in own.links.items():
         wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
     ordered = tuple(sorted(candidates, key=lambda c: c.node))
@@ -79,7 +95,9 @@ def interest_in(member: Member) -> Interest:
             return Interest.WANTED if member.wanted else Interest.RESTING
 
 
-def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec]:
+def known_models(
+    me: NodeId, own_models: Sequence[ModelSpec], members: Sequence[Member]
+) -> dict[ModelId, ModelSpec]:
     """Every model that a living member, or this node, has.
 
     The spec of an own checkpoint is true; of others, what most members say, then under the name
@@ -88,11 +106,11 @@ def known_models(own: Own, members: Sequence[Member]) -> dict[ModelId, ModelSpec
     said: dict[ModelId, dict[NodeId, ModelSpec]] = {}
     for member in members:
         living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
-        if living and member.static is not None and member.node != own.node:
+        if living and member.static is not None and member.node != me:
             for spec in member.static.models:
                 said.setdefault(spec.model_id, {})[member.node] = spec
     models = {model_id: _agreed(specs) for model_id, specs in said.items()}
-    models.update((spec.model_id, spec) for spec in own.models)
+    models.update((spec.model_id, spec) for spec in own_models)
     return dict(sorted(models.items(), key=lambda item: (item[1].name, item[0])))
 
 
@@ -103,12 +121,12 @@ def model_view(view: SwarmView, spec: ModelSpec, probe_age_s: float | None) -> M
     return ModelView(spec, not missing and ends, missing, probe_age_s)
 
 
-def rivals(own: Own, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
+def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
     """What others serve or intend to serve, per model."""
     result: dict[ModelId, list[Rival]] = {}
     for member in members:
         living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
-        if member.node == own.node or not living or member.static is None:
+        if member.node == me or not living or member.static is None:
             continue
         speeds = {s.model_id: s for s in (member.dynamic.speeds if member.dynamic else ())}
         for shard in member.static.shards:
@@ -150,6 +168,9 @@ def node_view(
 
 
 def _agreed(said: Mapping[NodeId, ModelSpec]) -> ModelSpec:
+    first = next(iter(said.values()))
+    if all(spec == first for spec in said.values()):
+        return first
     alike = _largest_group(said, _facts)
     named = _largest_group(alike, lambda spec: spec.name)
     return named[min(named)]
@@ -174,13 +195,14 @@ def _sound_shards(
     static: StaticRecord, specs: Mapping[ModelId, ModelSpec]
 ) -> tuple[ShardInfo, ...]:
     """Shards of models that their own node describes as they are known, and within their layers."""
-    theirs = {spec.model_id: _facts(spec) for spec in static.models}
+    theirs = {spec.model_id: spec for spec in static.models}
     sound = []
     for shard in static.shards:
         spec = specs.get(shard.model_id)
         if spec is None or not spec.layers.covers(shard.layers):
             continue
-        if theirs.get(shard.model_id, _facts(spec)) == _facts(spec):
+        said = theirs.get(shard.model_id, spec)
+        if said == spec or _facts(said) == _facts(spec):
             sound.append(shard)
     return tuple(sound)
 

@@ -92,3 +92,16 @@ def test_an_idle_node_writes_no_record_and_builds_no_view() -> None:
         setattr(picture, name, lambda *_, name=name: built.append(name))
     world.run_for(1.5)
     assert built == []
+
+
+def test_the_atlas_is_drawn_anew_when_somebody_changes_and_only_then() -> None:
+    world, gateway = swarm_of(7, THREE)
+    picture = gateway.core._picture
+    known = picture._known()
+    world.run_for(1.0)
+    assert picture._known() is known
+    world.crash_worker(world.nodes[2])
+    world.run_for(0.2)
+    assert picture._known() is not known
+    (model,) = gateway.core.models(world.now)
+    assert not model.covered

@@ -8,11 +8,13 @@ import pytest
 
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
-from swarm.node_view import Own, known_models, model_view, swarm_view
+from swarm.node_view import Own, atlas, known_models, model_view, swarm_view
+from swarm.routing.cost import SwarmView
 from swarm.routing.reach import Standing
 from swarm.terms import (
     Incarnation,
     LayerRange,
+    LinkSpeed,
     MemberState,
     ModelId,
     ModelSpec,
@@ -27,7 +29,7 @@ ME, A, B, C, D = (NodeId(letter * 32) for letter in "mabcd")
 SPEC = ModelSpec(ModelId("0" * 32), "model", 12, 64, 100, 1000, (7,), True)
 LIE = replace(SPEC, eos_ids=(1,), context_length=4)
 SPEED = ShardSpeed(SPEC.model_id, 0.001, 0.001, 0.001, 0.001, 0.0, 1 << 30)
-NOBODY = Own(ME, (), (), (), {}, False)
+NOBODY: tuple[ModelSpec, ...] = ()
 
 
 def shard(start: int = 0, stop: int = 12) -> ShardInfo:
@@ -47,14 +49,19 @@ def member(
     return Member(node, state, Incarnation(1), True, static, DynamicRecord((SPEED,), (), 0))
 
 
-def known(own: Own, *members: Member) -> ModelSpec:
-    (spec,) = known_models(own, members).values()
+def known(own: tuple[ModelSpec, ...], *members: Member) -> ModelSpec:
+    """`own`: models of this node."""
+    (spec,) = known_models(ME, own, members).values()
     return spec
 
 
-def servers(own: Own, *members: Member) -> list[NodeId]:
-    view = swarm_view(own, members, lambda _: Standing.LINKED)
-    return [candidate.node for candidate in view.candidates]
+def seen(own: tuple[ModelSpec, ...], *members: Member) -> SwarmView:
+    everybody = atlas(ME, own, members)
+    return swarm_view(Own(ME, (), (), {}, False), everybody, lambda _: Standing.LINKED)
+
+
+def servers(own: tuple[ModelSpec, ...], *members: Member) -> list[NodeId]:
+    return [candidate.node for candidate in seen(own, *members).candidates]
 
 
 def test_the_most_members_are_believed_whatever_their_order() -> None:
@@ -68,7 +75,7 @@ def test_a_tie_goes_to_the_lowest_id() -> None:
 
 
 def test_an_own_checkpoint_is_true_against_everybody() -> None:
-    own = replace(NOBODY, models=(SPEC,))
+    own = (SPEC,)
     assert known(own, member(A, LIE), member(B, LIE)) == SPEC
     assert servers(own, member(A, LIE, shards=(shard(),)), member(B, SPEC, shards=(shard(),))) == [
         B
@@ -109,9 +116,23 @@ def test_a_shard_beyond_the_known_layers_is_no_candidate() -> None:
     """Its own record may lack the spec, so that nothing in it contradicts."""
     crowd = [member(A, shards=(shard(0, 13),)), member(B, SPEC), member(C, shards=(shard(6, 12),))]
     assert servers(NOBODY, *crowd) == [C]
-    view = swarm_view(NOBODY, crowd, lambda _: Standing.LINKED)
+    view = seen(NOBODY, *crowd)
     assert model_view(view, SPEC, None).missing == (LayerRange(0, 6),)
 
 
 def test_a_shard_of_a_model_that_nobody_describes_is_no_candidate() -> None:
     assert servers(NOBODY, member(A, shards=(shard(),))) == []
+
+
+def test_who_may_not_be_used_still_tells_of_its_wires() -> None:
+    near = LinkSpeed(B, 0.001, 1e8)
+    talker = replace(
+        member(A, SPEC, shards=(shard(),)), dynamic=DynamicRecord((SPEED,), (near,), 0)
+    )
+    own = Own(ME, (), (), {}, False)
+    everybody = atlas(ME, NOBODY, [talker, member(B, SPEC, shards=(shard(),))])
+    by_node = {A: Standing.UNREACHABLE, B: Standing.DIALABLE}
+    view = swarm_view(own, everybody, lambda m: by_node[m.node])
+    assert [candidate.node for candidate in view.candidates] == [B]
+    assert view.unlinked == {B}
+    assert view.wires[(A, B)].rtt_s == 0.001
