@@ -197,7 +197,6 @@ class OriginSession:
         self._progress.moved(now)
         self._end_stall(now)
         self._ids.append(token.token_id)
-        self._feed.acknowledged(token.position)
         self._reply(Generated(token))
         if token.token_id in self.order.stop_ids:
             self._finish("stop")

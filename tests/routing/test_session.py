@@ -423,3 +423,22 @@ def test_a_hop_without_work_is_not_to_blame_for_rows_that_do_not_come() -> None:
     request = bench.plans.requests[-1]
     assert request.avoid == frozenset()
     assert (A, B) in request.bad_wires
+
+
+def test_a_token_that_the_head_still_had_is_no_credit_for_the_rebuild() -> None:
+    """It came without the rows that are under way to the first hop."""
+    bench = Bench(route(A, B), route(C, B), prompt=30, max_tokens=9)
+    bench.running()
+    for position in range(4, 32, 4):
+        bench.session.credit(A, Credit(SESSION, Epoch(1), min(position, 30)), bench.now)
+    bench.token(30)
+    bench.sent()
+    bench.session.node_failed(A, FailureCode.LINK_DOWN, "", bench.now)
+    bench.opened(C)
+    bench.opened(B, kv_length=31, outbox_start=30)
+    steps = [m for _, m in bench.sent() if isinstance(m, Step)]
+    assert len(steps) == CONFIG.credit_steps
+    assert bench.token(31)
+    assert bench.sent() == []
+    bench.session.credit(C, Credit(SESSION, Epoch(2), 4), bench.now)
+    assert [m.position for _, m in bench.sent() if isinstance(m, Step)] == [16]
