@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from swarm.routing.hop_session import HopPhase
 from swarm.terms import LayerRange, NodeId, SessionId, ShardState
 
 if TYPE_CHECKING:
@@ -40,9 +41,18 @@ def generation_count(node: SimNode) -> int:
     return len(node.io._generations)
 
 
-def outbox_bytes(node: SimNode) -> int:
-    """Rows kept for resending, over all sessions."""
-    return sum(s.outbox.byte_count for s in node.core._relay._sessions.values())
+def outbox_bytes(node: SimNode) -> tuple[int, int]:
+    """Rows kept for resending, over all sessions: all of them, and those that may be dropped.
+
+    Kept they must be until they are sent, and while the origin counts on them.
+    """
+    held = droppable = 0
+    for s in node.core._relay._sessions.values():
+        held += s.outbox.byte_count
+        if s.phase is HopPhase.RUNNING:
+            entries = s.outbox._entries
+            droppable += sum(len(e.payload) for e in entries if e.stop <= s.feed.next_position)
+    return held, droppable
 
 
 def steps_on_credit(node: SimNode) -> int:

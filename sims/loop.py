@@ -122,6 +122,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self.network: Network | None = None
         self.trace = 0
         self.step_count = 0
+        self._steps_at_instant = 0
         self.faults: list[dict[str, Any]] = []
         """Contexts of exceptions that reached the loop: there should be none."""
         self.world = Process(0, Machine(0, "world", ()))
@@ -332,12 +333,12 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Run all that is ready at this instant. Whether there was anything."""
         if not self._runnable:
             return False
-        steps = 0
         while self._runnable:
-            self._run_one(self._next_process())
-            steps += 1
-            if steps > STEPS_AT_ONE_INSTANT_MAX:
-                raise Livelock(f"at {self.now_s} s, last in {self.current}")
+            process = self._next_process()
+            self._run_one(process)
+            self._steps_at_instant += 1
+            if self._steps_at_instant > STEPS_AT_ONE_INSTANT_MAX:
+                raise Livelock(f"at {self.now_s} s, last in {process}")
         return True
 
     def _advance(self, end_ns: int) -> bool:
@@ -347,6 +348,8 @@ class SimLoop(_Base):  # type: ignore[misc]
             heapq.heappop(timers)
         if not timers or timers[0][0] > end_ns:
             return False
+        if timers[0][0] > self.now_ns:
+            self._steps_at_instant = 0
         now_ns = self.now_ns = max(self.now_ns, timers[0][0])
         while timers and timers[0][0] <= now_ns:
             self._come_due(heapq.heappop(timers)[3])

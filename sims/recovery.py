@@ -199,7 +199,8 @@ class Recovery:
         if not self._pipe.path.source.is_powered:
             self._pipe.drop()
         elif self._pipe.sender.is_shut:
-            self._arm(self._loop.now_ns + ORPHAN_NS)
+            self._retry_ns = self._loop.now_ns + ORPHAN_NS
+            self._retry = self._loop.post(self._retry_ns, self._loop.world, self._try_again)
         else:
             self._parked_ns = self._loop.now_ns
 

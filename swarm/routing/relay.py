@@ -296,8 +296,8 @@ class Relay:
         if not s.order.head:
             rows = Rows(result.position, result.count, result.kind, result.row_type, result.payload)
             s.outbox.append(rows)
-            self._keep_outboxes_small()
             self._pump(s)
+            self._keep_outboxes_small()
         if s.answer():
             self._credit(s)
 

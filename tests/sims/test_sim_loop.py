@@ -161,6 +161,17 @@ def test_a_livelock_is_told() -> None:
         loop.run_for(1.0)
 
 
+def test_timers_that_never_move_time_on_are_a_livelock_too() -> None:
+    loop = SimLoop(1)
+
+    def again() -> None:
+        loop.post(loop.now_ns, loop.world, again)
+
+    again()
+    with pytest.raises(Livelock):
+        loop.run_until(lambda: False)
+
+
 def test_sets_of_tasks_have_one_order() -> None:
     def order() -> list[str]:
         loop = SimLoop(1)
