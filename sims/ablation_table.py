@@ -52,8 +52,9 @@ def hunt(ablation: Ablation, wishes: Wishes, seeds_max: int = SEEDS_MAX) -> Catc
     return Catch(ablation, tried, None)
 
 
-def ablation_table(wishes: Wishes, seeds_max: int = SEEDS_MAX) -> int:
+def ablation_table(wishes: Wishes) -> int:
     """Every safeguard in turn; status 1 when one was not missed."""
+    seeds_max = wishes.seeds or SEEDS_MAX
     chosen = [find(wishes.without)] if wishes.without else list(ABLATIONS.values())
     catches: list[Catch] = []
     with progress_bar() as bar:

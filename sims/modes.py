@@ -23,11 +23,15 @@ OK, FAILED = 0, 1
 
 
 def show_list(wishes: Wishes) -> int:
+    from sims import figures
+
     console = wishes.console
     console.print("Scenarios (--scenario NAME):")
     console.print(_pairs((name, REGISTRY[name].says) for name in catalogue.names()))
     console.print("\nInvariants, always on:")
     console.print(_pairs((kind.name, kind.says) for kind in ALL))
+    console.print("\nFigures (--figures NAME):")
+    console.print(_pairs((kind.name, kind.says) for kind in figures.KINDS.values()))
     return OK
 
 
@@ -79,8 +83,11 @@ def watch_seed(wishes: Wishes, seed: int, speed: float) -> int:
     return status
 
 
-def many_seeds(wishes: Wishes, seeds: Sequence[int]) -> int:
-    chosen = wishes.chosen()
+def many_seeds(wishes: Wishes) -> int:
+    chosen, seeds = (
+        wishes.chosen(),
+        range(wishes.first_seed, wishes.first_seed + (wishes.seeds or 1)),
+    )
     jobs = [wishes.job(found, seed) for seed in seeds for found in chosen]
     started = time.perf_counter()
     tally = Tally()

@@ -26,16 +26,16 @@ def trace_of(job: Job) -> str:
 
 def replays(wishes: Wishes, seed: int, times: int) -> int:
     """Play a seed again and again, in as many processes as there are cores."""
-    return _judge(wishes, seed, f"{times} replays", lambda job: _again(wishes, job, times))
+    return _judge(wishes, seed, f"{times} replays", lambda job: again(wishes, job, times))
 
 
 def hash_seeds(wishes: Wishes, seed: int) -> int:
     """Play a seed in fresh interpreters whose string hashes differ."""
     says = f"PYTHONHASHSEED {', '.join(HASH_SEEDS)}"
-    return _judge(wishes, seed, says, lambda job: (_under(job, h) for h in HASH_SEEDS))
+    return _judge(wishes, seed, says, lambda job: (under(job, h) for h in HASH_SEEDS))
 
 
-def _again(wishes: Wishes, job: Job, times: int) -> Iterator[str]:
+def again(wishes: Wishes, job: Job, times: int) -> Iterator[str]:
     with progress_bar() as bar:
         task = bar.add_task("replays", total=times, failed=0)
         for trace in spread(trace_of, [job] * times, min(wishes.processes, times)):
@@ -43,7 +43,7 @@ def _again(wishes: Wishes, job: Job, times: int) -> Iterator[str]:
             yield trace
 
 
-def _under(job: Job, hash_seed: str) -> str:
+def under(job: Job, hash_seed: str) -> str:
     wishes = (job.options.node_count, job.options.minutes)
     numbers = ["" if wish is None else str(wish) for wish in wishes]
     done = subprocess.run(

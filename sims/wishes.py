@@ -21,6 +21,8 @@ class Wishes:
     scenario: str = "mixed"
     without: str = ""
     jobs: int | None = None
+    seeds: int | None = None
+    first_seed: int = 1
 
     @property
     def processes(self) -> int:
