@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import inspect
 import math
 import zlib
 from asyncio import events
@@ -497,8 +498,11 @@ class SimLoop(_Base):  # type: ignore[misc]
 
 
 def _drop(task: asyncio.Task[Any]) -> None:
-    """A task of a dead process is not worth a warning."""
+    """A task of a dead process is not worth a warning, nor one that never began."""
     cast(Any, task)._log_destroy_pending = False
+    coroutine = cast(Any, task.get_coro())
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _where(task: asyncio.Task[Any]) -> str:
