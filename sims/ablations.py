@@ -133,7 +133,7 @@ def _incarnation_persistence() -> tuple[Patch, ...]:
 
 def _confirmation_rule() -> tuple[Patch, ...]:
     """What others say of a node's death is believed without looking."""
-    claimed = Hearsay._claimed
+    claimed: Any = Hearsay._claimed
 
     def believe(self: Any, accuser: Any, subject: Any, incarnation: Any, *more: Any) -> None:
         claimed(self, accuser, subject, incarnation, *more)

@@ -99,7 +99,9 @@ class Sentinel:
             self._tell("peer.quiet", Level.INFO, peer=short(peer), silence_ms=silence_ms)
             self._origins.suspect(peer, now)
             return
-        self._punish(peer, Offence.SILENT, now)
+        if peer in self._origins.monitored():
+            # A neighbour of a hop only may have been given another route: it owes us nothing.
+            self._punish(peer, Offence.SILENT, now)
         detail = f"silent for {silence_ms} ms"
         self._origins.node_failed(peer, FailureCode.SILENT, detail, now)
         self._relay.neighbour_failed(peer, FailureCode.SILENT, detail)
