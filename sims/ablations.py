@@ -212,12 +212,12 @@ def _intention_before_load() -> tuple[Patch, ...]:
 
 
 _ALL = (
-    Ablation("epoch check", _epoch_check.__doc__ or "", "mixed", 0, _epoch_check),
+    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 0, _epoch_check),
     Ablation("position trim", _position_trim.__doc__ or "", "peer death", 0, _position_trim),
     Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 0, _gap_refusal),
     Ablation(
         "incarnation persistence", _incarnation_persistence.__doc__ or "",
-        "mixed", 0, _incarnation_persistence,
+        "rolling restart", 0, _incarnation_persistence,
     ),
     Ablation(
         "confirmation rule", _confirmation_rule.__doc__ or "",

@@ -99,6 +99,29 @@ class NoUnfairPenalty(Invariant):
             self.violated(f"{node} punishes {subject} ({entry.get('cause')}), which did nothing")
 
 
+class LivesApart(Invariant):
+    name = "lives are told apart"
+    says = "who is started again comes with a higher incarnation, unless its disk has lost it"
+
+    def __init__(self, world: World, report: Callable[[Violation], None]) -> None:
+        super().__init__(world, report)
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Per identity the run in which it was seen last, and its incarnation then."""
+
+    def on_note(self, node: SimNode, entry: Note) -> None:
+        if entry.event != "link.up" or self.world.has_clones:
+            return
+        peer = str(entry.get("peer"))
+        subject = self.world.node_called(peer)
+        if subject is None or not subject.is_up or subject.disk.has_forgotten:
+            return
+        incarnation = int(str(entry.get("incarnation")))
+        run, before = self._seen.get(peer, (0, 0))
+        if subject.starts > run and incarnation <= before:
+            self.violated(f"{subject} is back with incarnation {incarnation}, it had {before}")
+        self._seen[peer] = (subject.starts, max(incarnation, before))
+
+
 class NoFalseCopies(Invariant):
     name = "nobody is called a copy"
     says = "copies of an identity are reported where there are some, and only there"

@@ -66,7 +66,8 @@ class Disk:
     node_seed: bytes
     incarnation: int = 0
     peers: tuple[Address, ...] = ()
-    is_failing: bool = False
+    has_forgotten: bool = False
+    """Whether the restart counter was ever lost."""
 
     def copy(self) -> Disk:
         return Disk(self.node_seed, self.incarnation, self.peers)

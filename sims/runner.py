@@ -22,6 +22,7 @@ from sims.invariants_answers import (
     leftovers,
 )
 from sims.invariants_members import (
+    LivesApart,
     NoFalseCopies,
     NoLivingBuried,
     NoResurrection,
@@ -35,7 +36,7 @@ from sims.world import LogLine, World
 ALL: tuple[type[Invariant], ...] = (
     OracleIds, OnceInOrder, HonestEnd, EveryAnswer, KvAgrees, NothingLeft,
     OutboxBudget, Credits, BoundedStall, CausedReroutes,
-    NoLivingBuried, NoResurrection, ViewsConverge, NoUnfairPenalty, NoFalseCopies,
+    NoLivingBuried, NoResurrection, LivesApart, ViewsConverge, NoUnfairPenalty, NoFalseCopies,
     BoundedTalk, NoFaults,
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from sims import replay, wire
 from sims.node import SimNode
 from sims.request import Request
 from sims.runner import Story
+from sims.worker import Speed
 from sims.world import World
 from swarm.messages import Release, Step
 
@@ -315,15 +316,40 @@ async def stalled_loops(world: World) -> None:
     """Daemons stand still for up to 300 ms, one of them for seconds; nobody else is to blame."""
     nodes = world.swarm(*PAIRS)
     await world.settled()
-    requests = [world.ask(node, world.order(20, 60)) for node in nodes[:2]]
     starved = world.rng.choice(nodes)
-    for _ in range(30):
+    requests = [world.ask(starved, world.order(20, 120))]
+    for _ in range(20):
         await world.sleep(world.rng.uniform(0.0, 0.5))
-        node = world.rng.choice(nodes)
+        node = world.rng.choice((starved, *nodes))
         longest_s = 4.0 if node is starved else 0.3
         world.stall(node, world.rng.uniform(0.02, longest_s))
+        if requests[-1].is_over:
+            requests.append(world.ask(starved, world.order(20, 120)))
     for request in requests:
         await request.over()
+
+
+@scenario("moved boundary")
+async def moved_boundary(world: World) -> None:
+    """A hop is lost in mid-prompt, and those that stay divide the layers anew: rows that are still
+    under way between them are of the old division."""
+    world.lossy(0.1)
+    first = world.add(world.serving((0, 2), speed=Speed(decode_s=0.0001, prefill_s=0.00001)))
+    middle = world.add(world.serving((0, 8), speed=Speed(decode_s=0.0005)))
+    last = world.add(world.serving((4, 12)))
+    for node in (first, middle, last):
+        world.start(node)
+    await world.settled()
+    client = await world.client()
+    for _ in range(3):
+        request = world.ask(client, world.order(200, 5))
+        world.slow_worker(middle, 40.0, 3.0)
+        await world.sleep(1.5)
+        world.kill(first)
+        await request.over()
+        await world.sleep(3.0)
+        world.restart(first)
+        await world.settled()
 
 
 @scenario("small outboxes")

@@ -282,11 +282,18 @@ class World:
         node.start()
         self.tell("host.start", node, run=node.starts)
 
-    def kill(self, node: SimNode) -> None:
-        """kill -9: the process is gone, its kernel closes the sockets."""
-        if node.is_running:
-            self._end(node, "killed")
-            assert node.process is not None
+    def kill(self, node: SimNode, *, teardown_s: float = 0.0) -> None:
+        """kill -9: the process is gone, its kernel closes the sockets. `teardown_s`: once it has
+        taken the address space apart."""
+        if not node.is_running:
+            return
+        self._end(node, "killed")
+        assert node.process is not None
+        if teardown_s > 0.0:
+            self.loop.post(
+                self._in(teardown_s), self.loop.world, self.net.process_ended, node.process
+            )
+        else:
             self.net.process_ended(node.process)
 
     def vanish(self, node: SimNode) -> None:
@@ -314,6 +321,7 @@ class World:
     def lose_incarnation(self, node: SimNode) -> None:
         """The file with the restart counter is gone."""
         node.disk.incarnation = 0
+        node.disk.has_forgotten = True
         self.tell("host.disk_loss", node)
 
     def clone(self, node: SimNode, name: str = "") -> SimNode:
