@@ -22,8 +22,8 @@ from swarm.gossip.sealing import (
     content_of,
 )
 from swarm.gossip.seldom import Seldom
-from swarm.gossip.store import HASH_BYTES
-from swarm.messages import Digest, Heartbeat, RecordKind, Records, SignedRecord, Summary
+from swarm.gossip.store import DEPARTED_SEQUENCE, HASH_BYTES
+from swarm.messages import Digest, Heartbeat, RecordKind, Records, SignedRecord, Summary, Verdict
 from swarm.notes import Level, note
 from swarm.terms import NodeId, short
 
@@ -120,7 +120,9 @@ class Exchange:
             self._send_verdict(peer, node, now)
         for entry in shown.buried_there:
             check_incarnation(entry.incarnation)
-            self._hearsay.buried_there(peer, entry.node, entry.incarnation, now)
+            has_left = entry.sequence == DEPARTED_SEQUENCE
+            told = Verdict(entry.node, entry.incarnation, has_left)
+            self._hearsay.buried_there(peer, told, now)
         if message.reply and shown.behind:
             self._send_digest(peer, now, reply=False, mask=shown.behind)
 
@@ -173,8 +175,10 @@ class Exchange:
         is_first = self._store.record(node, record.kind) is None
         self._store.put(node, record, content)
         self._members.touch(node)
+        if record.kind is RecordKind.STATIC:
+            self._hearsay.static_received(peer, node, now)
         if entry:
-            entry.proof_at = now
+            self._judge.shows_life(entry, now)
             if has_risen and not entry.linked and not self._parts.is_partial:
                 self._judge.probe(node, now)
         return _Fate.HEARSAY if is_first or peer != node else _Fate.NEWS

@@ -19,6 +19,7 @@ from swarm.notes import Level, note
 from swarm.terms import Incarnation, NodeId, short
 
 BELIEVED_ACCUSERS = 2
+HERALDED_MAX = 256
 HELPER_BEATS = 2.0
 """An accused peer that was heard within this many heartbeat intervals needs no probe of ours."""
 
@@ -43,6 +44,8 @@ class Hearsay:
         self._members = parts.membership
         self._spread = parts.spread
         self._discredited = Seldom()
+        self._heralded: dict[NodeId, Incarnation] = {}
+        """Departures told by others before the leaver's own record came."""
 
     # ------------------------------------------------------------ messages
 
@@ -67,21 +70,30 @@ class Hearsay:
             self._self_verdict(entry, message, now)
         elif message.left and self._may_depart(entry, message.incarnation):
             self._depart(entry, peer, now)
+        elif message.left and self._parts.is_partial:
+            self._herald(entry, message.incarnation, now)
         else:
             claim = _Claim(peer, subject, message.incarnation, peer, is_final=True)
             self._claimed(claim, now)
 
-    def buried_there(
-        self, peer: NodeId, subject: NodeId, incarnation: Incarnation, now: float
-    ) -> None:
-        """`peer` keeps a tombstone of `subject`."""
-        entry = self._members.get(subject)
-        if subject == self._members.me:
-            self._refute(incarnation, now)
-        elif entry is not None and self._may_depart(entry, incarnation):
+    def static_received(self, carrier: NodeId, node: NodeId, now: float) -> None:
+        """A new static record: the departure that was heard of before it may now be believed."""
+        said = self._heralded.pop(node, None)
+        entry = self._members.get(node)
+        if said is not None and entry is not None and self._may_depart(entry, said):
+            self._depart(entry, carrier, now)
+
+    def buried_there(self, peer: NodeId, told: Verdict, now: float) -> None:
+        """`peer` keeps this tombstone."""
+        entry = self._members.get(told.subject)
+        if told.subject == self._members.me:
+            self._refute(told.incarnation, now)
+        elif entry is not None and self._may_depart(entry, told.incarnation):
             self._depart(entry, peer, now)
+        elif entry is not None and told.left and self._parts.is_partial:
+            self._herald(entry, told.incarnation, now)
         else:
-            self._claimed(_Claim(peer, subject, incarnation, peer, is_final=True), now)
+            self._claimed(_Claim(peer, told.subject, told.incarnation, peer, is_final=True), now)
 
     # ------------------------------------------------------------ inner moves
 
@@ -168,11 +180,23 @@ class Hearsay:
 
     def _self_verdict(self, entry: Entry, message: Verdict, now: float) -> None:
         """The peer speaks of itself; it can only leave."""
+        self._heralded.pop(entry.node, None)
         if message.incarnation > entry.incarnation:
             self._judge.risen(entry.node, message.incarnation, now)
         current = message.incarnation == entry.incarnation
         if message.left and current and entry.state is not LEFT:
             self._depart(entry, entry.node, now)
+
+    def _herald(self, entry: Entry, incarnation: Incarnation, now: float) -> None:
+        """A departure without the leaver's own word, which is on its way if it is true."""
+        if entry.is_buried or incarnation < entry.incarnation:
+            return
+        if entry.linked:
+            self._judge.probe(entry.node, now)
+            return
+        self._heralded[entry.node] = incarnation
+        if len(self._heralded) > HERALDED_MAX:
+            del self._heralded[next(iter(self._heralded))]
 
     def _may_depart(self, entry: Entry, incarnation: Incarnation) -> bool:
         """Hearsay of a departure is believed when the node's own signed record announced it."""

@@ -59,6 +59,8 @@ class Judge:
         """When a link that did not answer a probe is broken off, if it is still silent then."""
         self._published: set[NodeId] = set()
         """Suspects that others were told of."""
+        self._looked: set[NodeId] = set()
+        """Suspects that were probed once more at the end of their time."""
         self._clones = Seldom()
         self._unlinked_due = math.inf
         """No member without a link is to be probed before."""
@@ -129,6 +131,11 @@ class Judge:
             self._heard_again(entry, now)
         return is_news
 
+    def shows_life(self, entry: Entry, now: float) -> None:
+        """Somebody reaches the node, or it has signed something new."""
+        entry.proof_at = now
+        self._clear(entry, now)
+
     def risen(self, node: NodeId, incarnation: Incarnation, now: float) -> Entry:
         """The node itself claims a first or a higher incarnation: old verdicts are void."""
         entry = self._members.risen(node, incarnation, now)
@@ -148,7 +155,7 @@ class Judge:
         """It has left in good order."""
         self._acquit(entry.node)
         self._members.departed(entry.node, now)
-        self._parts.store.bury(entry.node, entry.incarnation)
+        self._parts.store.bury(entry.node, entry.incarnation, has_left=True)
 
     def said_leaving(self, entry: Entry) -> bool:
         static = self._parts.store.static(entry.node)
@@ -261,7 +268,8 @@ class Judge:
     def next_deadline(self, now: float) -> float | None:
         times = [self._unlinked_due, *self._break_at.values()]
         if 0 < len(self.suspicions) <= EXACT_SUSPICIONS_MAX:
-            times += [self._death_at(subject, now) for subject in self.suspicions.subjects()]
+            subjects = self.suspicions.subjects()
+            times += [self._death_at(s, now) for s in subjects if not self._probes.is_open(s)]
         elif len(self.suspicions):
             times.append(self._deaths_checked_at + SUSPICION_STEP_S)
         for at in (self._probes.next_deadline(), self._members.next_deadline()):
@@ -296,7 +304,7 @@ class Judge:
         if entry.linked:
             silence_s = self._parts.heartbeats.silence_s(entry.node, now)
         if ended.is_reached:
-            entry.proof_at = now
+            self.shows_life(entry, now)
             self._note_unlinked(entry)
             if silence_s >= config.heartbeat_interval_s * config.heartbeat_missed_max:
                 self._close(entry.node, "silent here, though others hear it", seek=True)
@@ -347,17 +355,27 @@ class Judge:
         self.suspicions.clear(node)
         self._probes.close(node)
         self._published.discard(node)
+        self._looked.discard(node)
         self._lost.pop(node, None)
 
     def _heard_again(self, entry: Entry, now: float) -> None:
         """A node held for suspect or dead was heard. A suspicion of our own only is dropped;
         what others know of as well it must refute."""
-        others = self.suspicions.accuser_count(entry.node, entry.incarnation)
-        if entry.state is SUSPECT and entry.node not in self._published and not others:
-            self._acquit(entry.node)
-            self._members.cleared(entry.node, now)
-        else:
+        if not self._clear(entry, now):
             self._tell_subject(entry, now)
+
+    def _clear(self, entry: Entry, now: float) -> bool:
+        if not self._is_private(entry):
+            return False
+        self._acquit(entry.node)
+        self._members.cleared(entry.node, now)
+        return True
+
+    def _is_private(self, entry: Entry) -> bool:
+        """A suspect that nobody else knows of as one."""
+        if entry.state is not SUSPECT or entry.node in self._published:
+            return False
+        return not self.suspicions.accuser_count(entry.node, entry.incarnation)
 
     def _tell_subject(self, entry: Entry, now: float) -> None:
         told_at = self._told_at.get(entry.node)
@@ -376,8 +394,18 @@ class Judge:
             return
         self._deaths_checked_at = now
         for subject in self.suspicions.subjects():
-            if now >= self._death_at(subject, now):
+            if now >= self._death_at(subject, now) and not self._looks_again(subject, now):
                 self._die(subject, now)
+
+    def _looks_again(self, subject: NodeId, now: float) -> bool:
+        """Nobody is buried on old evidence of this node alone: one more probe, when time is up."""
+        entry = self._members.get(subject)
+        if entry is None or not self._is_private(entry):
+            return False
+        if subject not in self._looked:
+            self._looked.add(subject)
+            self.probe(subject, now)
+        return self._probes.is_open(subject)
 
     def _death_at(self, subject: NodeId, now: float) -> float:
         factor = self._parts.health.factor

@@ -14,7 +14,9 @@ from swarm.terms import Incarnation, NodeId
 
 HASH_BYTES = 8
 TOMBSTONE_SEQUENCE = 1 << 62
-"""In a digest: nothing of this incarnation is newer, its author is dead or has left."""
+"""In a digest: nothing of this incarnation is newer, its author is dead ..."""
+DEPARTED_SEQUENCE = TOMBSTONE_SEQUENCE + 1
+"""... or has left."""
 DIGEST_NODES_MAX = 200
 """Nodes in one part of a digest: two entries each stay below the array limit of the wire."""
 
@@ -50,6 +52,8 @@ class RecordStore:
     def __init__(self) -> None:
         self._held: dict[tuple[NodeId, RecordKind], _Held] = {}
         self._buried: dict[NodeId, Incarnation] = {}
+        self._departed: set[NodeId] = set()
+        """Of the buried ones."""
         self._hash = 0
         self._hashes = [0] * buckets.BUCKETS_MAX
         """The same, of the nodes of each bucket."""
@@ -96,19 +100,23 @@ class RecordStore:
                 del self._held[node, kind]
         self._toggle(node)
 
-    def bury(self, node: NodeId, incarnation: Incarnation) -> None:
+    def bury(self, node: NodeId, incarnation: Incarnation, *, has_left: bool = False) -> None:
+        if has_left:
+            self._departed.add(node)
         if node not in self._buried:
             self._toggle(node)
         self._buried[node] = incarnation
         self._add(node)
 
     def unbury(self, node: NodeId) -> None:
+        self._departed.discard(node)
         if self._buried.pop(node, None) is not None:
             self._toggle(node)
 
     def forget(self, node: NodeId) -> None:
         self.bury(node, Incarnation(0))
         del self._buried[node]
+        self._departed.discard(node)
         for kind in RecordKind:
             self._held.pop((node, kind), None)
         del self._buckets[node]
@@ -150,8 +158,8 @@ class RecordStore:
                 entry = theirs.get((node, record.kind))
                 if not entry or version_of(record).key > (entry.incarnation, entry.sequence):
                     newer.append(record)
-        tombs = tuple(e for e in digest.entries if e.sequence == TOMBSTONE_SEQUENCE)
-        living = [e for e in digest.entries if e.sequence != TOMBSTONE_SEQUENCE]
+        tombs = tuple(e for e in digest.entries if e.sequence >= TOMBSTONE_SEQUENCE)
+        living = [e for e in digest.entries if e.sequence < TOMBSTONE_SEQUENCE]
         here = {e.node for e in living if e.incarnation <= self._buried.get(e.node, -1)}
         ahead = {buckets.bucket_of(e.node) for e in living if self._is_behind(e)}
         behind = buckets.mask_of(ahead) if ahead else b""
@@ -181,7 +189,8 @@ class RecordStore:
     def _entries(self, node: NodeId) -> Iterator[DigestEntry]:
         buried = self._buried.get(node)
         if buried is not None:
-            yield DigestEntry(node, RecordKind.STATIC, buried, TOMBSTONE_SEQUENCE)
+            sequence = DEPARTED_SEQUENCE if node in self._departed else TOMBSTONE_SEQUENCE
+            yield DigestEntry(node, RecordKind.STATIC, buried, sequence)
             return
         for record in self.records_of(node):
             yield DigestEntry(node, record.kind, record.incarnation, record.sequence)

@@ -6,10 +6,9 @@ handed over as they are (the wire has its own tests), and loss is what it is on 
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 from random import Random
 
 from gossip_world import Node, World, node_id_of, static_record, verify
@@ -18,9 +17,10 @@ from swarm.config import DiscoveryConfig, GossipConfig
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import CloseLink, Dial, SaveIncarnation, Send, Tell
 from swarm.errors import RemoteProtocolError
+from swarm.gossip import exchange
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.records import DynamicRecord
-from swarm.gossip.sealing import Signer
+from swarm.gossip.sealing import Signer, content_of
 from swarm.messages import Message, encode
 from swarm.node_view import interest_in
 from swarm.terms import Address, Incarnation, LinkSpeed, MemberState, ModelId, NodeId, ShardSpeed
@@ -33,11 +33,16 @@ MEASURED_AFTER_S = 0.2
 PUBLISH_S = 1.0
 
 known_id = cache(node_id_of)
-known_verify = cache(verify)
+known_verify = lru_cache(1 << 16)(verify)
+known_content = lru_cache(1 << 16)(content_of)
 
 
 def shared(signer: Signer) -> Signer:
-    """Each signature is checked once for the whole world: what is measured is not Ed25519."""
+    """Each signature is checked once for the whole world: what is measured is not Ed25519.
+
+    So are bodies decoded once: a thousand nodes hold a million records.
+    """
+    exchange.content_of = known_content
     return Signer(signer.swarm_tag, signer.public_key, signer.sign, known_verify, known_id)
 
 
@@ -45,6 +50,8 @@ class CrowdNode(Node):
     """A node that dials for itself, from an address book."""
 
     world: Crowd
+    slept_s = 0.0
+    is_asleep = False
 
     def start(self, incarnation: int | None = None) -> None:
         self.saved = self.saved if incarnation is None else incarnation
@@ -59,6 +66,7 @@ class CrowdNode(Node):
         self.sent_bytes = 0
         self.dials = 0
         self.armed_at: float | None = None
+        self.published_at = 0.0
         self.is_up, self.is_killed = True, False
         for seed in world.seeds_of(self.number):
             self.book.sighted(None, (address_of(seed),), Source.SEED, world.now)
@@ -66,22 +74,35 @@ class CrowdNode(Node):
         self.publish()
         self.settle()
 
+    def clock(self) -> float:
+        """Stands still while the machine sleeps, as CLOCK_MONOTONIC does."""
+        return self.world.now - self.slept_s
+
+    def do(self, action: Callable[..., object], *arguments: object) -> None:
+        if not self.is_up or self.is_asleep:
+            return
+        if self.paused_until > self.world.now:
+            self.world.at(self.paused_until, self.do, action, *arguments)
+            return
+        action(*arguments, self.clock())
+        self.settle()
+
     def static(self, **changes: object):  # type: ignore[no-untyped-def]
         return static_record(self.number, addresses=(address_of(self.number),), **changes)
 
     def publish(self) -> None:
-        self.published_at = self.world.now
+        self.published_at = self.clock()
         links = tuple(speed for _, speed in sorted(self.linked.items()))
         speed = ShardSpeed(ModelId("m" * 32), 0.001, 0.002, 0.0001, 0.003, 0.0, 1 << 20)
-        self.gossip.publish_dynamic(DynamicRecord((speed,), links, 0), self.world.now)
+        self.gossip.publish_dynamic(DynamicRecord((speed,), links, 0), self.clock())
 
     def settle(self) -> None:
-        now = self.world.now
+        now = self.clock()
         for node in self.gossip.take_changes():
             member = self.gossip.member(node)
             if member is None or node == self.node:
                 continue
-            self.states.append((now, node, member.state))
+            self.states.append((self.world.now, node, member.state))
             if member.static is not None and member.static.addresses:
                 self.book.sighted(node, member.static.addresses, Source.GOSSIP, now)
             self.book.stands(node, interest_in(member), now)
@@ -107,17 +128,17 @@ class CrowdNode(Node):
             return
         self.armed_at = due
         self.timer += 1
-        self.world.at(max(due, self.world.now + 1e-6), self._ring, self.timer)
+        self.world.at(max(due + self.slept_s, self.world.now + 1e-6), self._ring, self.timer)
 
     def _ring(self, timer: int) -> None:
-        if not self.is_up or timer != self.timer:
+        if not self.is_up or timer != self.timer or self.is_asleep:
             return
         if self.paused_until > self.world.now:
             self.world.at(self.paused_until, self._ring, timer)
             return
         self.armed_at = None
-        self.gossip.tick(self.world.now)
-        if self.world.now >= self.published_at + PUBLISH_S:
+        self.gossip.tick(self.clock())
+        if self.clock() >= self.published_at + PUBLISH_S:
             self.publish()
         self.settle()
 
@@ -137,6 +158,10 @@ class CrowdNode(Node):
         self.book.dial_failed(dial, now)
         if dial.expected is not None:
             self.gossip.dial_failed(dial.expected, now)
+
+    def book_hears(self, other: CrowdNode, now: float) -> None:
+        """Somebody is announced on the local network."""
+        self.book.sighted(None, (address_of(other.number),), Source.MDNS, now)
 
     def measured(self, peer: NodeId, now: float) -> None:
         if frozenset((self.node, peer)) in self.world.links:
@@ -176,6 +201,7 @@ class Crowd(World):
             self.at(self.now + start_s * self.rng.random(), self._add, number)
         while len(self.nodes) < count:
             self.run(0.1)
+        self.nodes.sort(key=lambda node: node.number)
 
     def _add(self, number: int) -> None:
         node = CrowdNode.__new__(CrowdNode)
@@ -242,6 +268,8 @@ class Crowd(World):
         assert isinstance(sender, CrowdNode)
         link = self.links.get(frozenset((sender.node, effect.peer)))
         if link is None:
+            if not self._is_cut(sender, self.by_id[effect.peer]):
+                self.at(self.now + 2 * self.delay_s, self._down, sender, effect.peer, False)
             return
         sender.sent_bytes += self._size(effect.message)
         receiver = self.by_id[effect.peer]
@@ -258,11 +286,13 @@ class Crowd(World):
     def _handed(self, sender: NodeId, receiver: CrowdNode, message: Message, link: int) -> None:
         if not receiver.is_up or self.links.get(frozenset((sender, receiver.node))) != link:
             return
+        if receiver.is_asleep:
+            return
         if receiver.paused_until > self.now:
             self.at(receiver.paused_until, self._handed, sender, receiver, message, link)
             return
         try:
-            receiver.gossip.receive(sender, message, self.now)  # type: ignore[arg-type]
+            receiver.gossip.receive(sender, message, receiver.clock())  # type: ignore[arg-type]
         except RemoteProtocolError:
             self.hang_up(receiver, sender)
         receiver.settle()
@@ -295,16 +325,31 @@ class Crowd(World):
             self.close(node.node, peer, orderly=False)
         node.start(incarnation)
 
+    def leave(self, node: CrowdNode) -> None:
+        """In good order: it says so, then closes its links and goes."""
+        node.do(node.gossip.leave)
+        self.at(self.now + 0.2, self._gone, node)
+
+    def _gone(self, node: CrowdNode) -> None:
+        for peer in self.peers_of(node.node):
+            self.close(node.node, peer, orderly=True)
+        self.at(self.now + 1e-6, self._ended, node)
+
+    def _ended(self, node: CrowdNode) -> None:
+        node.is_up, node.is_killed = False, True
+
     def sleep(self, node: CrowdNode, seconds: float) -> None:
         """The lid is closed: its clock stands still, and the world goes on without it.
 
-        Its peers' timers do what they do; on waking, what it still holds for links is reset as
-        soon as it sends on them.
+        What it still holds for links when it wakes is reset as soon as it sends on them.
         """
+        node.is_asleep = True
         self.sides[node.node] = 1_000_000 + node.number
         self.run(seconds)
         del self.sides[node.node]
-        node.do(node.slept)
+        node.is_asleep, node.armed_at = False, None
+        node.slept_s += seconds
+        node.settle()
 
     def partition_in(self, sides: Iterable[Iterable[CrowdNode]]) -> None:
         self.sides = {n.node: i for i, side in enumerate(sides) for n in side}
@@ -350,6 +395,10 @@ class Crowd(World):
                 todo += fresh
         return count
 
+    def sees(self, state: MemberState, subject: CrowdNode) -> bool:
+        """Whether every other running node holds it for that now."""
+        return all(node.state_of(subject) is state for node in self.up() if node is not subject)
+
     def knows_all(self) -> bool:
         up = self.up()
         return all(len(node.gossip.members()) >= len(up) for node in up)
@@ -369,6 +418,3 @@ class Crowd(World):
 def percentile(values: Iterable[float], part: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
-
-
-__all__ = ["Crowd", "CrowdNode", "heapq", "percentile"]
