@@ -226,7 +226,9 @@ class SimWorker:
             if job is None or not job.runs:
                 continue
             self._is_busy = True
-            self._later(self._ns(self._cost_s(job.order, job.runs[0])), self._done, session, job)
+            self._later(
+                self._ns_plain(self._cost_s(job.order, job.runs[0])), self._done, session, job
+            )
             return
 
     def _done(self, session: SessionId, job: _Job) -> None:

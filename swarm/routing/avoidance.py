@@ -13,7 +13,8 @@ from swarm.terms import Incarnation, NodeId
 AVOID_S = 1.0
 """A node that failed a session is not asked again by it for this long (its link may lag behind)."""
 SILENT_WIRE_S = 10.0
-"""A pair of nodes that lost each other in silence is not joined again by it for this long."""
+"""A pair of nodes that lost each other in silence is not joined again by it for this long, or
+after AVOID_S where there is no way around: it may have been one late packet."""
 UNJOINED_S = 60.0
 """A pair of nodes that could not be joined is not tried again by it for this long."""
 HEARD_MIN_S = 1.0
@@ -29,6 +30,8 @@ class Avoidance:
     def __init__(self) -> None:
         self._nodes: dict[NodeId, float] = {}
         self._wires: dict[tuple[NodeId, NodeId], float] = {}
+        self._silent: dict[tuple[NodeId, NodeId], float] = {}
+        """Those of the wires that went silent, and from when on they are better than none."""
 
     def node(self, node: NodeId, now: float) -> None:
         self._nodes[node] = now + AVOID_S
@@ -37,21 +40,28 @@ class Avoidance:
         """`a` reports that it cannot reach `b`. A broken link may be up again at once."""
         if code is FailureCode.SILENT:
             self._wires[(a, b)] = now + SILENT_WIRE_S
+            self._silent[(a, b)] = now + AVOID_S
         elif code is FailureCode.LINK_DOWN:
             self._wires[(a, b)] = now + AVOID_S
 
     def no_link(self, a: NodeId, b: NodeId, waited: bool, now: float) -> None:
         """`a` reports that it and `b` have no link, and get none where it waited for one."""
         self._wires[(a, b)] = now + (UNJOINED_S if waited else AVOID_S)
+        self._silent.pop((a, b), None)
 
     def nodes_at(self, now: float) -> frozenset[NodeId]:
         return frozenset(node for node, until in self._nodes.items() if until > now)
 
-    def wires_at(self, now: float) -> frozenset[tuple[NodeId, NodeId]]:
-        return frozenset(pair for pair, until in self._wires.items() if until > now)
+    def wires_at(self, now: float, *, sparing: bool = True) -> frozenset[tuple[NodeId, NodeId]]:
+        """`sparing` False: where no route does without them, silent wires are tried again."""
+        return frozenset(
+            pair
+            for pair, until in self._wires.items()
+            if until > now and (sparing or self._silent.get(pair, until) > now)
+        )
 
     def next_expiry(self, now: float) -> float | None:
-        ends = [*self._nodes.values(), *self._wires.values()]
+        ends = [*self._nodes.values(), *self._wires.values(), *self._silent.values()]
         return min((end for end in ends if end > now), default=None)
 
 

@@ -26,9 +26,14 @@ class RouteSeeker:
         """False once layers were computed by another numeric class than at first."""
 
     def find(self, generated_count: int, now: float) -> Route | None:
-        """The best route; where none keeps the numeric classes, the best of all."""
+        """The best route; where there is none, one over wires that were silent a moment ago;
+        where none keeps the numeric classes, the best of all."""
         request = self._request(generated_count, now)
         route = self._planner.plan(request)
+        spared = self.avoidance.wires_at(now, sparing=False)
+        if route is None and spared != request.bad_wires:
+            request = replace(request, bad_wires=spared)
+            route = self._planner.plan(request)
         if route is None and self._classes:
             return self._planner.plan(replace(request, classes=()))
         return route

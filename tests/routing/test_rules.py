@@ -284,6 +284,18 @@ def test_avoidance_ends_by_itself() -> None:
     assert avoidance.next_expiry(2.0) == 10.0
 
 
+def test_a_silent_wire_is_better_than_none_after_a_moment() -> None:
+    avoidance = Avoidance()
+    avoidance.wire(A, B, FailureCode.SILENT, 100.0)
+    avoidance.no_link(B, C, waited=True, now=100.0)
+    both = frozenset({(A, B), (B, C)})
+    assert avoidance.wires_at(100.5) == both
+    assert avoidance.wires_at(100.5, sparing=False) == both
+    assert avoidance.next_expiry(100.5) == 101.0
+    assert avoidance.wires_at(101.5) == both
+    assert avoidance.wires_at(101.5, sparing=False) == {(B, C)}
+
+
 def test_penalties_double_and_a_new_incarnation_starts_clean() -> None:
     box = PenaltyBox(CONFIG)
     assert box.punish(A, Incarnation(1), Offence.SILENT, 0.0) == 2.0
