@@ -31,10 +31,10 @@ class Scenario:
 
 
 def scenario(name: str, *takes: str) -> Callable[[Callable[[World], Awaitable[None]]], Story]:
-    """Enter a story under a name; the first line of its docstring says what it tells."""
+    """Enter a story under a name; the first paragraph of its docstring says what it tells."""
 
     def enter(story: Callable[[World], Awaitable[None]]) -> Story:
-        says = (story.__doc__ or "").strip().splitlines()[0]
+        says = " ".join((story.__doc__ or "").split("\n\n")[0].split())
         REGISTRY[name] = Scenario(name, says, story, takes)
         return story
 
