@@ -118,7 +118,8 @@ class Gossip:
 
     def dial_failed(self, peer: NodeId, now: float) -> None:
         """A dial to where `peer` should live has ended without a link to it."""
-        self._judge.dial_failed(peer, self._at(now))
+        self._at(now)
+        self._judge.dial_failed(peer)
 
     def measured(self, peer: NodeId, rtt_s: float) -> None:
         """The round trip over the link to `peer`."""

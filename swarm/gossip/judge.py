@@ -10,34 +10,22 @@ wakes from sleep finds all links dead at once, and that speaks of nobody but its
 
 from __future__ import annotations
 
-import math
-
-from swarm.effects import CloseLink, Dial
+from swarm.effects import CloseLink
 from swarm.gossip.membership import ALIVE, LEFT, SUSPECT, Entry
-from swarm.gossip.pace import NODES_PER_S
 from swarm.gossip.parts import Parts
-from swarm.gossip.probes import EndedProbe, Probes
+from swarm.gossip.prober import Prober
+from swarm.gossip.probes import EndedProbe
 from swarm.gossip.seldom import Seldom
 from swarm.gossip.suspicion import AccuserWatch, Suspicions
 from swarm.messages import ProbeAnswer, ProbeRequest, Suspicion, Verdict
 from swarm.notes import Level, note
 from swarm.terms import Incarnation, NodeId, short
 
-DIAL_PATIENCE = 4.0
-"""A probe that must dial first takes this many times the timeout of one over a link."""
-DIAL_ADDRESSES_MAX = 8
-"""Of one record, the first: nobody makes this node knock at every door that a record lists."""
-HELPER_FRESH_BEATS = 2.0
-"""Only peers heard within this many heartbeat intervals are asked to help."""
 ACCUSERS_TOLD_MAX = 3
 """In a partial mesh: of how many accusers of one subject a node tells."""
 EXACT_SUSPICIONS_MAX = 16
 SUSPICION_STEP_S = 0.1
 """With more suspicions open than that they are looked at this often, not to the microsecond."""
-UNLINKED_PACES = 3.0
-"""In a partial mesh a member without a link is probed after this many intervals of its records."""
-UNLINKED_PROBES_MAX = 4
-"""Such probes begun in one tick."""
 BREAK_SLACK_S = 0.01
 """So that rounding never finds a silent link a moment too young to be broken off."""
 SURPLUS = "a link too many"
@@ -49,7 +37,7 @@ class Judge:
         self._config = parts.config
         self._members = parts.membership
         self._spread = parts.spread
-        self._probes = Probes()
+        self._prober = Prober(parts)
         self._told_at: dict[NodeId, float] = {}
         self._closing: dict[NodeId, bool] = {}
         """Links that this side is closing, and whether the peer is to be looked for then."""
@@ -62,10 +50,7 @@ class Judge:
         self._looked: set[NodeId] = set()
         """Suspects that were probed once more at the end of their time."""
         self._clones = Seldom()
-        self._unlinked_due = math.inf
-        """No member without a link is to be probed before."""
         self._deaths_checked_at = 0.0
-        self._spread_part = parts.rng.random()
         self.suspicions = Suspicions(
             parts.config.suspicion_min_s, parts.config.suspicion_max_factor
         )
@@ -91,12 +76,11 @@ class Judge:
     def link_down(self, peer: NodeId, orderly: bool, now: float) -> bool:
         """True when the peer released a link that neither of the two needs."""
         self._parts.heartbeats.remove(peer)
-        self._probes.fail_duties(peer)
         entry = self._members.get(peer)
         if entry is None or not entry.linked:
             return False
         self._members.set_linked(peer, False)
-        self._note_unlinked(entry)
+        self._prober.link_down(entry)
         closed_here = self._closing.pop(peer, None)
         if entry.is_buried or self._parts.own.has_left:
             return False
@@ -106,11 +90,11 @@ class Judge:
         if closed_here is False:
             return False
         if closed_here is None and orderly and self._parts.is_partial:
-            self._probes.close(peer)
+            self._prober.close(peer)
             return True
         if closed_here is None and not orderly:
             self._link_lost(entry, now)
-        self._probes.close(peer)
+        self._prober.close(peer)
         self.probe(peer, now)
         return False
 
@@ -121,11 +105,8 @@ class Judge:
         if entry is None:
             return is_news
         entry.proof_at = now
-        if self._probes.is_busy:
+        if self._prober.heard(peer, now):
             is_news = True
-            self._probes.close(peer)
-            for asker, answer in self._probes.fulfilled(peer):
-                self._spread.send(asker, answer, now)
         if entry.state is not ALIVE and entry.state is not LEFT:
             is_news = True
             self._heard_again(entry, now)
@@ -142,7 +123,7 @@ class Judge:
         self._parts.store.unbury(node)
         self._parts.store.drop_older(node, incarnation)
         self._acquit(node)
-        self._note_unlinked(entry)
+        self._prober.note_unlinked(entry)
         return entry
 
     def forget(self, node: NodeId) -> None:
@@ -170,55 +151,24 @@ class Judge:
 
     def probe(self, subject: NodeId, now: float) -> None:
         """Find out now, directly and through helpers, whether `subject` can be reached."""
-        entry = self._members.get(subject)
-        if entry is None or entry.is_buried or subject == self._members.me:
-            return
-        if self._probes.is_open(subject):
-            return
-        timeout_s = self._config.probe_timeout_s * self._parts.health.factor
-        if entry.linked:
-            self._spread.send(subject, self._parts.own.heartbeat(reply=True), now)
-        elif not self._dial(subject):
-            entry.proof_at = now  # where it lives is not known yet: that it is silent says nothing
-            return
-        if not entry.linked or self._parts.is_partial:
-            timeout_s *= DIAL_PATIENCE
-        helpers = self._helpers(subject, now)
-        for helper, nonce in self._probes.begin(subject, helpers, now, timeout_s):
-            self._spread.send(helper, ProbeRequest(subject, nonce), now)
+        self._prober.probe(subject, now)
 
     def probe_request(self, peer: NodeId, message: ProbeRequest, now: float) -> None:
-        """In a partial mesh a helper without a link of its own dials the subject."""
-        subject = message.subject
-        entry = self._members.get(subject)
-        if subject == self._members.me:
-            self._spread.send(peer, ProbeAnswer(message.nonce, True), now)
-            return
-        dials = self._parts.is_partial and subject not in self._lost
-        if entry is None or entry.is_buried or not (entry.linked or dials):
-            self._spread.send(peer, ProbeAnswer(message.nonce, False), now)
-            return
-        timeout_s = self._config.probe_timeout_s * (1.0 if entry.linked else DIAL_PATIENCE)
-        if entry.linked:
-            self._spread.send(subject, self._parts.own.heartbeat(reply=True), now)
-        elif not self._probes.has_duty(subject) and not self._probes.is_open(subject):
-            self._dial(subject)
-        self._probes.take_duty(subject, peer, message.nonce, now, timeout_s)
+        is_lost = message.subject in self._lost
+        self._prober.requested(peer, message, now, is_lost=is_lost)
+
+    def dial_failed(self, subject: NodeId) -> None:
+        """Nobody answers where `subject` should live: that part of a probe is over."""
+        self._prober.dial_failed(subject)
 
     def probe_answer(self, peer: NodeId, message: ProbeAnswer, now: float) -> None:
         """The word of a helper also proves that this node is connected."""
-        subject = self._probes.answered(peer, message)
+        subject = self._prober.answered(peer, message)
         if subject in self._lost and not message.reached:
             entry = self._members.get(subject)
             del self._lost[subject]
             if entry is not None:
                 self._accuse(entry, now, is_public=True)
-
-    def dial_failed(self, subject: NodeId, now: float) -> None:
-        """Nobody answers where `subject` should live: that part of a probe is over."""
-        entry = self._members.get(subject)
-        if entry is not None and not entry.linked:
-            self._probes.dial_failed(subject)
 
     def close_surplus(self, peer: NodeId) -> None:
         self._close(peer, SURPLUS, seek=False)
@@ -252,30 +202,26 @@ class Judge:
     def tick(self, now: float) -> None:
         for peer in self._parts.heartbeats.silent(now, self._parts.health.factor):
             self._silent(peer, now)
-        for ended in self._probes.ended(now):
+        for ended in self._prober.ended(now):
             self._probe_ended(ended, now)
-        for asker, answer in self._probes.failed_duties(now):
-            self._spread.send(asker, answer, now)
+        self._prober.answer_failed(now)
         if self._break_at:
             self._check_broken(now)
         if len(self.suspicions):
             self._check_deaths(now)
-        if now >= self._unlinked_due:
-            self._check_unlinked(now)
+        self._prober.check_unlinked(now)
         for node in self._members.forget_expired(now):
             self.forget(node)
 
     def next_deadline(self, now: float) -> float | None:
-        times = [self._unlinked_due, *self._break_at.values()]
+        times = [self._prober.next_deadline(), *self._break_at.values()]
         if 0 < len(self.suspicions) <= EXACT_SUSPICIONS_MAX:
             subjects = self.suspicions.subjects()
-            times += [self._death_at(s, now) for s in subjects if not self._probes.is_open(s)]
+            times += [self._death_at(s, now) for s in subjects if not self._prober.is_open(s)]
         elif len(self.suspicions):
             times.append(self._deaths_checked_at + SUSPICION_STEP_S)
-        for at in (self._probes.next_deadline(), self._members.next_deadline()):
-            if at is not None:
-                times.append(at)
-        return min(times)
+        expiry = self._members.next_deadline()
+        return min(times) if expiry is None else min(expiry, *times)
 
     # ------------------------------------------------------------ inner moves: links
 
@@ -305,7 +251,7 @@ class Judge:
             silence_s = self._parts.heartbeats.silence_s(entry.node, now)
         if ended.is_reached:
             self.shows_life(entry, now)
-            self._note_unlinked(entry)
+            self._prober.note_unlinked(entry)
             if silence_s >= config.heartbeat_interval_s * config.heartbeat_missed_max:
                 self._close(entry.node, "silent here, though others hear it", seek=True)
             return
@@ -353,7 +299,7 @@ class Judge:
 
     def _acquit(self, node: NodeId) -> None:
         self.suspicions.clear(node)
-        self._probes.close(node)
+        self._prober.close(node)
         self._published.discard(node)
         self._looked.discard(node)
         self._lost.pop(node, None)
@@ -405,7 +351,7 @@ class Judge:
         if subject not in self._looked:
             self._looked.add(subject)
             self.probe(subject, now)
-        return self._probes.is_open(subject)
+        return self._prober.is_open(subject)
 
     def _death_at(self, subject: NodeId, now: float) -> float:
         factor = self._parts.health.factor
@@ -444,70 +390,6 @@ class Judge:
             subject, entry.incarnation, lambda other: other != accuser
         )
         return others > 0
-
-    # ------------------------------------------------------------ inner moves: probes
-
-    def _helpers(self, subject: NodeId, now: float) -> list[NodeId]:
-        """Peers heard lately; in a partial mesh rather those known to be linked to the subject."""
-        beats = self._parts.heartbeats
-        fresh_s = self._config.heartbeat_interval_s * HELPER_FRESH_BEATS
-        able = [
-            peer
-            for peer in beats.peers
-            if peer != subject
-            and beats.silence_s(peer, now) <= fresh_s
-            and (entry := self._members.get(peer)) is not None
-            and entry.state is ALIVE
-        ]
-        count = min(self._config.indirect_probe_count, len(able))
-        if not self._parts.is_partial:
-            return self._parts.rng.sample(able, count)
-        dynamic = self._parts.store.dynamic(subject)
-        linked = {link.peer for link in dynamic.links} if dynamic else set()
-        mixed = self._parts.rng.sample(able, len(able))
-        return sorted(mixed, key=lambda peer: peer not in linked)[:count]
-
-    def _check_unlinked(self, now: float) -> None:
-        wait_s = self._unlinked_wait_s()
-        begun = 0
-        for entry in self._members.others(ALIVE):
-            if entry.linked or now < entry.proof_at + wait_s or self._probes.is_open(entry.node):
-                continue
-            if begun == UNLINKED_PROBES_MAX and self._parts.is_partial:
-                break
-            begun += 1
-            self.probe(entry.node, now)
-        self._unlinked_due = self._next_unlinked()
-        if begun:
-            self._unlinked_due = max(self._unlinked_due, now + self._config.probe_timeout_s)
-
-    def _note_unlinked(self, entry: Entry) -> None:
-        if not entry.linked:
-            due = entry.proof_at + self._unlinked_wait_s()
-            self._unlinked_due = min(self._unlinked_due, due)
-
-    def _next_unlinked(self) -> float:
-        proofs = (
-            entry.proof_at
-            for entry in self._members.others(ALIVE)
-            if not entry.linked and not self._probes.is_open(entry.node)
-        )
-        return min(proofs, default=math.inf) + self._unlinked_wait_s()
-
-    def _unlinked_wait_s(self) -> float:
-        """In a partial mesh different on every node, so that not all go and look at once."""
-        if not self._parts.is_partial:
-            return self._config.unlinked_probe_s
-        interval_s = max(self._config.dynamic_refresh_s, self._members.living_count / NODES_PER_S)
-        return interval_s * UNLINKED_PACES * (1.0 + self._spread_part)
-
-    def _dial(self, subject: NodeId) -> bool:
-        """Whether it is known where."""
-        static = self._parts.store.static(subject)
-        if static is None or not static.addresses:
-            return False
-        self._spread.order(Dial(static.addresses[:DIAL_ADDRESSES_MAX], subject))
-        return True
 
     def _check_clone(self, entry: Entry, now: float) -> None:
         silence_s = self._parts.heartbeats.silence_s(entry.node, now)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
 
 from swarm.config import DiscoveryConfig
-from swarm.discovery.addresses import DIAL_PATIENCE_S, ENDPOINTS_MAX, LASTING_S, AddressBook, Source
+from swarm.discovery.addresses import (
+    DIAL_PATIENCE_S,
+    ENDPOINTS_MAX,
+    LASTING_S,
+    AddressBook,
+    Interest,
+    Source,
+)
 from swarm.effects import Dial
 from swarm.terms import Address, NodeId
 
@@ -246,3 +254,99 @@ def test_jitter_comes_from_the_generator_given(seed: int) -> None:
         return [peers.next_deadline()]
 
     assert deadlines() == deadlines()
+
+
+# ---------------------------------------------------------------- interest
+
+
+def lose(peers: AddressBook, node: NodeId, number: int, now: float) -> None:
+    """A link that had lasted is gone."""
+    peers.link_up(node, at(number), now - 2 * LASTING_S)
+    peers.link_down(node, now)
+
+
+def test_members_that_live_and_are_not_wanted_are_left_in_peace() -> None:
+    peers = book()
+    peers.sighted(A, (at(1),), Source.GOSSIP, 0.0)
+    peers.stands(A, Interest.RESTING, 0.0)
+    assert peers.next_deadline() is None
+    peers.sighted(A, (at(1), at(4)), Source.MDNS, 1.0)
+    peers.network_changed(2.0)
+    assert dials(peers, 1000.0) == []
+    (dial,) = peers.dial_now(A, 1000.0)
+    assert isinstance(dial, Dial), "a session may ask for it all the same"
+    peers.link_up(A, at(1), 1001.0)
+    peers.link_down(A, 1030.0)
+    assert peers.next_deadline() is None, "nor is it redialled after it was of use"
+    peers.stands(A, Interest.WANTED, 2000.0)
+    deadline = peers.next_deadline()
+    assert deadline is not None and deadline <= 2000.0 + 0.05
+
+
+def test_who_left_in_good_order_is_looked_for_seldom() -> None:
+    peers = book()
+    peers.sighted(A, (at(1),), Source.GOSSIP, 0.0)
+    peers.link_up(A, at(1), 1.0)
+    peers.stands(A, Interest.DEPARTED, 20.0)
+    peers.link_down(A, 20.1)
+    deadline = peers.next_deadline()
+    assert deadline is not None and deadline >= 20.0 + 0.5 * CONFIG.departed_redial_s
+    peers.sighted(A, (at(1),), Source.MDNS, 30.0)
+    deadline = peers.next_deadline()
+    assert deadline is not None and deadline <= 31.0, "unless it shows up"
+
+
+def test_who_was_lost_lately_is_tried_every_second_and_later_slowly() -> None:
+    peers = book()
+    lose(peers, A, 1, 100.0)
+    now, moments = 100.0, []
+    while now < 100.0 + 2 * CONFIG.redial_recent_s:
+        now = peers.next_deadline() or now
+        for dial in dials(peers, now):
+            moments.append(now)
+            peers.dial_failed(dial, now)
+    soon = [b - a for a, b in itertools.pairwise(moments) if b < 100.0 + CONFIG.redial_recent_s]
+    late = [b - a for a, b in itertools.pairwise(moments) if a > 200.0 + CONFIG.redial_recent_s]
+    assert max(soon) <= 2 * CONFIG.redial_recent_max_s
+    assert min(late) >= 0.5 * CONFIG.redial_max_s
+
+
+def test_many_lost_ones_share_the_dials_and_some_are_always_early() -> None:
+    peers = book()
+    nodes = [NodeId(f"{number:032d}") for number in range(100)]
+    for number, node in enumerate(nodes):
+        lose(peers, node, 1 + number, 100.0)
+    now, moments = 100.0, []
+    while now < 400.0:
+        now = peers.next_deadline() or now
+        for dial in dials(peers, now):
+            moments.append(now)
+            peers.dial_failed(dial, now)
+    rate = sum(moment > 200.0 for moment in moments) / 200.0
+    assert 0.5 <= rate / CONFIG.absent_dials_per_s <= 2.0
+    gaps = [b - a for a, b in itertools.pairwise(moments) if a > 200.0]
+    assert max(gaps) < 12.0
+
+
+def test_the_dead_of_a_large_swarm_are_not_dialled_by_everybody() -> None:
+    first = []
+    for seed in range(50):
+        peers = book(seed)
+        for number in range(640):
+            node = NodeId(f"{number:032d}")
+            peers.sighted(node, (at(1, 1000 + number),), Source.GOSSIP, 0.0)
+            peers.stands(node, Interest.RESTING, 0.0)
+        peers.stands(NodeId(f"{7:032d}"), Interest.ABSENT, 0.0)
+        first.append(peers.next_deadline() or 0.0)
+    assert min(first) >= 10 * CONFIG.redial_max_s
+
+
+def test_seeds_are_known_by_the_nodes_that_live_there() -> None:
+    peers = book()
+    peers.sighted(None, (at(1),), Source.SEED, 0.0)
+    peers.link_up(B, at(2), 1.0)
+    assert peers.seed_nodes() == ()
+    peers.link_up(A, at(1), 1.0)
+    assert peers.seed_nodes() == (A,)
+    peers.link_down(A, 2.0)
+    assert peers.seed_nodes() == ()

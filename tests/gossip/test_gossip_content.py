@@ -25,7 +25,7 @@ from swarm.gossip.content import (
     check_content,
 )
 from swarm.gossip.gossip import Gossip
-from swarm.gossip.judge import DIAL_ADDRESSES_MAX
+from swarm.gossip.prober import DIAL_ADDRESSES_MAX
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.gossip.sealing import Content, Version, seal
 from swarm.gossip.seldom import Seldom
