@@ -143,9 +143,10 @@ class Judge:
         return static is not None and static.leaving
 
     def cloned(self, node: NodeId, now: float) -> None:
-        """Two copies of `node` are at work. Told seldom, however often it shows."""
+        """`node` contradicts itself: its restart counter was lost, or two copies of it are at
+        work (links find out which). Told seldom, however often it shows."""
         if self._clones.allows(node, now):
-            self._spread.tell(note("member.cloned", Level.WARNING, node=short(node), is_self=False))
+            self._spread.tell(note("member.contradicted", Level.WARNING, node=short(node)))
 
     # ------------------------------------------------------------ own evidence
 

@@ -236,10 +236,10 @@ def test_a_repeated_equivocation_is_told_once_a_minute() -> None:
     count = 0
     for step in range(100):
         gossip.receive(PEER, sealed(2, static_record(2, name=f"two {step}")), 2.0 + step / 100)
-        count += len(told(gossip, "member.cloned"))
+        count += len(told(gossip, "member.contradicted"))
     assert count == 1
     gossip.receive(PEER, sealed(2, static_record(2, name="two")), 70.0)
-    assert len(told(gossip, "member.cloned")) == 1
+    assert len(told(gossip, "member.contradicted")) == 1
 
 
 def test_many_keys_do_not_make_many_notes() -> None:

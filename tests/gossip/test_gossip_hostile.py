@@ -256,14 +256,14 @@ def test_two_records_of_one_version_are_told_by_everybody() -> None:
     gossip = linked_core()
     gossip.receive(PEER, Records((record_of(2, name="one"),)), 1.0)
     gossip.receive(PEER, Records((record_of(2, name="two"),)), 1.1)
-    assert "member.cloned" in notes(gossip)
+    assert "member.contradicted" in notes(gossip)
 
 
 def test_a_second_live_link_of_another_incarnation_is_told() -> None:
     gossip = linked_core()
     gossip.heard(PEER, 1.0)
     gossip.link_up(PEER, Incarnation(2), 1.1)
-    assert "member.cloned" in notes(gossip)
+    assert "member.contradicted" in notes(gossip)
 
 
 def test_an_echo_of_our_own_record_is_no_clone() -> None:

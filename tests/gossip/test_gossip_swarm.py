@@ -154,7 +154,7 @@ def test_a_node_that_lost_its_disk_finds_its_place_again() -> None:
     world.restart(node, incarnation=1)
     world.run_until(lambda: world.agree() and node.gossip.incarnation == 2, 3)
     assert world.nodes[1].gossip.member(node.node).static.name == "node0"
-    assert not any("member.cloned" in n.notes for n in world.nodes)
+    assert not any({"member.cloned", "member.contradicted"} & set(n.notes) for n in world.nodes)
 
 
 def test_leaving_is_told_and_not_suspected() -> None:
