@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 
 import typer
 from rich.console import Console
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "scripts/sim") -
     except SwarmError as error:
         print(f"{program}: {printable(str(error))}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenProcessPool:
+        sentence = "one of the processes was ended from outside; was memory short? try --jobs 1"
+        print(f"{program}: {sentence}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -19,7 +19,7 @@ from sims.watch import Watch
 from sims.wishes import Wishes
 from swarm.errors import ConfigError
 
-OK, FAILED = 0, 1
+OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
 def show_list(wishes: Wishes) -> int:
@@ -84,17 +84,19 @@ def watch_seed(wishes: Wishes, seed: int, speed: float) -> int:
 
 
 def many_seeds(wishes: Wishes) -> int:
-    chosen, seeds = (
-        wishes.chosen(),
-        range(wishes.first_seed, wishes.first_seed + (wishes.seeds or 1)),
-    )
+    """All seeds of all chosen scenarios. Interrupted, it tells of the runs that are done."""
+    chosen = wishes.chosen()
+    seeds = range(wishes.first_seed, wishes.first_seed + (wishes.seeds or 1))
     jobs = [wishes.job(found, seed) for seed in seeds for found in chosen]
-    started = time.perf_counter()
-    tally = Tally()
-    for job, result in watched(wishes, jobs, "seeds" if len(chosen) == 1 else "runs"):
-        tally.add(job, result)
+    started, status, tally = time.perf_counter(), OK, Tally()
+    try:
+        for job, result in watched(wishes, jobs, "seeds" if len(chosen) == 1 else "runs"):
+            tally.add(job, result)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        wishes.console.print(f"interrupted after {tally.runs} of {len(jobs)} runs", style="yellow")
     _tell_many(wishes.console, tally, time.perf_counter() - started, wishes.processes)
-    return FAILED if tally.failures else OK
+    return status or (FAILED if tally.failures else OK)
 
 
 def watched(wishes: Wishes, jobs: Sequence[Job], unit: str) -> Iterator[tuple[Job, Result]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,19 @@ def test_every_run_of_all_scenarios_is_counted(
     monkeypatch.setattr(catalogue, "REGISTRY", few)
     assert run("--seeds", "2", "--scenario", "all", "--jobs", "1") == 0
     assert "4 in " in capsys.readouterr().out
+
+
+def test_an_interrupted_batch_tells_of_what_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_then_ctrl_c(wishes: object, jobs: list[Job], unit: str) -> Iterator[object]:
+        yield from ((job, play(job)) for job in jobs[:2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sims.modes.watched", two_then_ctrl_c)
+    assert run("--seeds", "9", "--scenario", QUICK) == 130
+    printed = capsys.readouterr().out
+    assert "interrupted after 2 of 9 runs" in printed and "6: 6 finished" in printed
 
 
 def test_a_long_story_is_cut(
