@@ -45,6 +45,7 @@ PAIRS = ((0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12))
 """Every layer twice: any one node may be lost."""
 
 
+HALL_NODES = 50
 FOUR_LAYERS_BYTES = 6500
 """Room for embedding, head and four layers of the stub model."""
 
@@ -343,8 +344,8 @@ async def moved_boundary(world: World) -> None:
     client = await world.client()
     for _ in range(3):
         request = world.ask(client, world.order(200, 5))
-        world.slow_worker(middle, 40.0, 3.0)
-        await world.sleep(1.5)
+        world.slow_worker(middle, 40.0, 6.0)
+        await world.sleep(world.rng.uniform(2.2, 4.0))
         world.kill(first)
         await request.over()
         await world.sleep(3.0)
@@ -426,3 +427,20 @@ async def lost_release(world: World) -> None:
     world.lose(client, Release, world.rng.randint(1, 3))
     world.hang_up(request)
     await world.sleep(1.0)
+
+
+@scenario("big hall", "nodes")
+async def big_hall(world: World) -> None:
+    """Fifty machines, too many for a full mesh: routes go to nodes that must be dialled first, and
+    hops are lost on the way."""
+    count = world.node_count or HALL_NODES
+    nodes = world.swarm(*(PAIRS[2 * (index % 3)] for index in range(count)))
+    await world.settled(60.0)
+    client = await world.client()
+    for _ in range(3):
+        requests = [world.ask(client, world.order(20, 40)), world.ask(world.rng.choice(nodes))]
+        await requests[0].reached(world.rng.randint(1, 20))
+        if not requests[0].is_over:
+            world.rng.choice((world.kill, world.vanish))(hop(world, requests[0], 1))
+        for request in requests:
+            await request.over()
