@@ -12,9 +12,12 @@ from swarm.terms import Incarnation, MemberState
 ALIVE, SUSPECT = MemberState.ALIVE, MemberState.SUSPECT
 DEAD, LEFT = MemberState.DEAD, MemberState.LEFT
 
+
 slow = pytest.mark.slow
-
-
+LARGE_CHANGE = pytest.param(100, 1.0, marks=slow)
+LARGE_RATE = pytest.param(100, 20_000, marks=slow)
+NIGHT = pytest.param(9, 3600.0, marks=slow)
+LARGE_SLEEP = pytest.param(40, 60.0, marks=slow)
 HASTY = GossipConfig(link_rest_s=4.0)
 """Surplus links go sooner, so that tests of it are short."""
 
@@ -51,7 +54,7 @@ def falsely_suspected(world: Crowd, *guilty: CrowdNode) -> list[tuple[int, int]]
 # ---------------------------------------------------------------- links
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 5, *(pytest.param(n, marks=slow) for n in range(6, 14))])
 def test_the_graph_of_links_stays_in_one_piece_while_it_thins_out(seed: int) -> None:
     world = Crowd(40 + seed, seed, config=HASTY, stall=0.01, start_s=1.0)
     for _ in range(10):
@@ -63,6 +66,7 @@ def test_the_graph_of_links_stays_in_one_piece_while_it_thins_out(seed: int) -> 
     assert not falsely_suspected(world), "which is no evidence against anybody"
 
 
+@slow
 def test_links_come_to_rest_and_stay() -> None:
     world = crowd(40)
     world.run(20)
@@ -122,7 +126,7 @@ def test_a_small_swarm_keeps_every_link() -> None:
     assert len(world.links) == 32 * 31 // 2
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=slow)])
 def test_islands_merge_when_any_link_between_them_appears(seed: int) -> None:
     world = crowd(68, seed, islands=2)
     assert world.parts() == 2
@@ -139,7 +143,7 @@ def test_islands_merge_when_any_link_between_them_appears(seed: int) -> None:
 # ---------------------------------------------------------------- what is said
 
 
-@pytest.mark.parametrize(("count", "limit_s"), [(10, 0.3), (32, 0.3), (40, 1.0), (100, 1.0)])
+@pytest.mark.parametrize(("count", "limit_s"), [(10, 0.3), (32, 0.3), (40, 1.0), LARGE_CHANGE])
 def test_a_change_is_known_everywhere_soon(count: int, limit_s: float) -> None:
     world = crowd(count)
     taken = []
@@ -149,7 +153,7 @@ def test_a_change_is_known_everywhere_soon(count: int, limit_s: float) -> None:
     assert percentile(taken, 0.99) <= limit_s
 
 
-@pytest.mark.parametrize(("count", "limit_bytes_s"), [(10, 8_000), (40, 12_000), (100, 20_000)])
+@pytest.mark.parametrize(("count", "limit_bytes_s"), [(10, 8_000), (40, 12_000), LARGE_RATE])
 def test_an_idle_swarm_says_little(count: int, limit_bytes_s: int) -> None:
     world = crowd(count)
     assert world.rates(25)[-1] <= limit_bytes_s
@@ -170,9 +174,9 @@ def test_one_message_is_told_to_several_peers() -> None:
 # ---------------------------------------------------------------- deaths
 
 
-@pytest.mark.parametrize("how", ["kill", "vanish"])
+@pytest.mark.parametrize("how", [pytest.param("kill", marks=slow), "vanish"])
 def test_a_death_is_known_everywhere_within_seconds_and_few_dial(how: str) -> None:
-    world = crowd(64)
+    world = crowd(48)
     victim = world.nodes[40]
     linked = len(world.peers_of(victim.node))
     dials = sum(node.dials for node in world.nodes)
@@ -186,6 +190,7 @@ def test_a_death_is_known_everywhere_within_seconds_and_few_dial(how: str) -> No
     assert not falsely_suspected(world, victim)
 
 
+@slow
 def test_a_tenth_of_the_swarm_dying_at_once_is_known() -> None:
     world = crowd(48)
     victims = world.nodes[10:15]
@@ -230,7 +235,7 @@ def test_a_lone_accuser_of_many_buries_nobody_and_is_not_passed_on() -> None:
 
 
 def test_one_who_is_wrongly_suspected_refutes_before_anybody_buries_it() -> None:
-    world = crowd(60)
+    world = crowd(40)
     victim = world.nodes[9]
     accusers = [node for node in world.nodes if node is not victim][:3]
     for accuser in accusers:
@@ -258,6 +263,7 @@ def test_a_verdict_of_one_node_is_not_believed_by_those_that_hear_the_subject() 
     assert world.sees(ALIVE, victim) and victim.gossip.incarnation == 2
 
 
+@slow
 def test_stalled_nodes_are_not_buried() -> None:
     world = crowd(40)
     for turn in range(6):
@@ -272,6 +278,7 @@ def test_stalled_nodes_are_not_buried() -> None:
 # ---------------------------------------------------------------- crowds that move
 
 
+@slow
 def test_a_mass_restart_settles() -> None:
     world = crowd(48)
     for node in world.nodes[::2]:
@@ -297,7 +304,9 @@ def test_a_mass_leave_is_a_leave_for_everybody() -> None:
     assert sum(node.dials for node in rest) - dials < 16 * 36, "they are not looked for"
 
 
-@pytest.mark.parametrize(("count", "lasts_s"), [(9, 8.0), (9, 90.0), (32, 30.0)])
+@pytest.mark.parametrize(
+    ("count", "lasts_s"), [(9, 8.0), (9, 60.0), pytest.param(32, 30.0, marks=slow)]
+)
 def test_views_are_identical_soon_after_a_heal(count: int, lasts_s: float) -> None:
     world = crowd(count)
     half = count // 2
@@ -307,6 +316,7 @@ def test_views_are_identical_soon_after_a_heal(count: int, lasts_s: float) -> No
     world.run_until(world.agree, 3)
 
 
+@slow
 def test_a_large_swarm_comes_together_after_a_heal() -> None:
     world = crowd(56)
     world.partition_in([world.nodes[:21], world.nodes[21:]])
@@ -322,7 +332,7 @@ def test_a_large_swarm_comes_together_after_a_heal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "sleeps_s"), [(2, 30.0), (9, 2.0), (9, 60.0), (9, 3600.0), (40, 60.0)]
+    ("count", "sleeps_s"), [(2, 30.0), (9, 2.0), (9, 60.0), NIGHT, LARGE_SLEEP]
 )
 def test_a_laptop_that_wakes_is_whole_again_and_accuses_nobody(count: int, sleeps_s: float) -> None:
     world = crowd(count)
