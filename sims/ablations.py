@@ -28,6 +28,7 @@ from swarm.routing.origins import Origins
 from swarm.routing.outbox import Feed
 from swarm.routing.relay import Relay
 from swarm.routing.relay_rules import rows_of
+from swarm.terms import MemberState
 
 Patch = tuple[Any, str, Any]
 """Class or module, name of the attribute, what takes its place."""
@@ -135,14 +136,15 @@ def _confirmation_rule() -> tuple[Patch, ...]:
     """What others say of a node's death is believed without looking."""
     claimed: Any = Hearsay._claimed
 
-    def believe(self: Any, accuser: Any, subject: Any, incarnation: Any, *more: Any) -> None:
-        claimed(self, accuser, subject, incarnation, *more)
-        entry, now = self._members.get(subject), more[-1]
-        is_same = entry is not None and incarnation == entry.incarnation
-        if is_same and entry.state.value in ("alive", "suspect"):
-            if entry.state.value == "alive":
+    def believe(self: Any, claim: Any, now: float) -> None:
+        claimed(self, claim, now)
+        entry = self._members.get(claim.subject)
+        if entry is None or entry.node == self._members.me or entry.is_buried:
+            return
+        if claim.incarnation == entry.incarnation:
+            if entry.state is MemberState.ALIVE:
                 self._judge._suspect(entry, now)
-            self._judge._die(subject, now)
+            self._judge._die(entry.node, now)
 
     return ((Hearsay, "_claimed", believe),)
 
@@ -212,33 +214,33 @@ def _intention_before_load() -> tuple[Patch, ...]:
 
 
 _ALL = (
-    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 0, _epoch_check),
-    Ablation("position trim", _position_trim.__doc__ or "", "peer death", 0, _position_trim),
-    Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 0, _gap_refusal),
+    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 7, _epoch_check),
+    Ablation("position trim", _position_trim.__doc__ or "", "peer death", 1, _position_trim),
+    Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 1, _gap_refusal),
     Ablation(
         "incarnation persistence", _incarnation_persistence.__doc__ or "",
-        "rolling restart", 0, _incarnation_persistence,
+        "rolling restart", 1, _incarnation_persistence,
     ),
     Ablation(
         "confirmation rule", _confirmation_rule.__doc__ or "",
-        "half-deaf accuser", 0, _confirmation_rule,
+        "half-deaf accuser", 1, _confirmation_rule,
     ),
     Ablation(
         "loop-lag correction", _loop_lag_correction.__doc__ or "",
-        "stalled loops", 0, _loop_lag_correction,
+        "stalled loops", 14, _loop_lag_correction,
     ),
-    Ablation("outbox budget", _outbox_budget.__doc__ or "", "small outboxes", 0, _outbox_budget),
-    Ablation("replay window", _replay_window.__doc__ or "", "replayed hello", 0, _replay_window),
+    Ablation("outbox budget", _outbox_budget.__doc__ or "", "small outboxes", 1, _outbox_budget),
+    Ablation("replay window", _replay_window.__doc__ or "", "replayed hello", 1, _replay_window),
     Ablation(
         "abandoned-session refusal", _abandoned_session_refusal.__doc__ or "",
-        "lost release", 0, _abandoned_session_refusal,
+        "lost release", 1, _abandoned_session_refusal,
     ),
-    Ablation("credits", _credits.__doc__ or "", "small outboxes", 0, _credits),
-    Ablation("tombstones", _tombstones.__doc__ or "", "mixed", 0, _tombstones),
-    Ablation("refutation", _refutation.__doc__ or "", "mixed", 0, _refutation),
+    Ablation("credits", _credits.__doc__ or "", "small outboxes", 1, _credits),
+    Ablation("tombstones", _tombstones.__doc__ or "", "mixed", 1, _tombstones),
+    Ablation("refutation", _refutation.__doc__ or "", "mixed", 1, _refutation),
     Ablation(
         "intention before load", _intention_before_load.__doc__ or "",
-        "just enough memory", 0, _intention_before_load,
+        "just enough memory", 1, _intention_before_load,
     ),
 )  # fmt: skip
 
