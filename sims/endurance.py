@@ -41,12 +41,20 @@ def healing(count: int, seconds: list[float]) -> Story:
         world.rng.shuffle(nodes)
         world.partition(nodes[: count // 2], nodes[count // 2 :])
         await world.sleep(PARTED_S + world.rng.random())
+        assert not any(_sees_across(world, nodes, node) for node in nodes), "the halves still meet"
         world.heal_all()
         began_s = world.now_s
         is_well = await world.until(lambda: _is_whole(world), HEAL_LIMIT_S, 0.02)
         seconds.append(world.now_s - began_s if is_well else float("inf"))
 
     return story
+
+
+def _sees_across(world: World, nodes: list[SimNode], node: SimNode) -> bool:
+    """Whether it holds anybody of the other half for alive. `nodes`: one half, then the other."""
+    half = len(nodes) // 2
+    others = nodes[half:] if node in nodes[:half] else nodes[:half]
+    return any(other.id in world.alive_in(node) for other in others)
 
 
 def _is_whole(world: World) -> bool:

@@ -50,9 +50,11 @@ def _save(file: Path, title: str, paint: Painter, figure: Figure) -> bool:
         return False
     axes.set_title(title, fontsize=10)
     axes.grid(visible=True, alpha=0.3)
-    handles, _ = axes.get_legend_handles_labels()
+    if axes.get_xscale() == "log":
+        axes.xaxis.set_major_formatter("{x:g}")
+    handles, labels = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(fontsize=8)
+        sheet.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
     sheet.savefig(file, metadata={"Software": ""})
     return True
 
