@@ -123,14 +123,16 @@ class SimLoop(_Base):  # type: ignore[misc]
         self.network: Network | None = None
         self.trace = 0
         self.step_count = 0
-        self._steps_at_instant = 0
+        self._instant_began = 0
+        """The number of steps done when time last moved on."""
         self.faults: list[dict[str, Any]] = []
         """Contexts of exceptions that reached the loop: there should be none."""
         self.world = Process(0, Machine(0, "world", ()))
         self.current = self.world
         self._fifo = fifo
         self._rng = self.random("schedule")
-        self._timers: list[tuple[int, int, int, SimHandle]] = []
+        self._random = self._rng.random
+        self._timers: list[tuple[int, float, int, SimHandle]] = []
         self._runnable: deque[Process] = deque()
         self._count = 0
         self._process_count = 0
@@ -240,8 +242,9 @@ class SimLoop(_Base):  # type: ignore[misc]
         handle = SimHandle(callback, args, context, process)
         if process.is_alive:
             process.ready.append(handle)
-            if not process.is_queued:
-                self._enqueue(process)
+            if not (process.is_queued or process.is_stalled or process.machine.is_asleep):
+                process.is_queued = True
+                self._runnable.append(process)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -253,8 +256,11 @@ class SimLoop(_Base):  # type: ignore[misc]
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> SimHandle:
-        process = self.current
-        local_ns = process.machine.local_ns(self.now_ns) + max(0, math.ceil(delay * SECOND_NS))
+        machine, local_ns = self.current.machine, self.now_ns
+        if machine.is_warped:
+            local_ns = machine.local_ns(local_ns)
+        if delay > 0:
+            local_ns += math.ceil(delay * SECOND_NS)
         return self._timer(local_ns, callback, args, context)
 
     def call_at(
@@ -271,7 +277,8 @@ class SimLoop(_Base):  # type: ignore[misc]
     ) -> SimHandle:
         """From outside (network, world): run in `process` at a simulated time, or when it can."""
         handle = SimHandle(callback, args, process.context, process)
-        self._set_timer(when_ns, handle)
+        self._count += 1
+        heapq.heappush(self._timers, (when_ns, 0, self._count, handle))
         return handle
 
     def _timer(
@@ -288,7 +295,7 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def _set_timer(self, when_ns: int, handle: SimHandle) -> None:
         self._count += 1
-        tie = 0 if self._fifo or handle.local_ns < 0 else self._rng.getrandbits(16)
+        tie = 0.0 if self._fifo or handle.local_ns < 0 else self._random()
         heapq.heappush(self._timers, (when_ns, tie, self._count, handle))
 
     def _enqueue(self, process: Process) -> None:
@@ -305,20 +312,23 @@ class SimLoop(_Base):  # type: ignore[misc]
         """
         end_ns = FOREVER_NS if limit_s == float("inf") else self.now_ns + int(limit_s * SECOND_NS)
         with self._running():
-            while not done():
-                if self._run_ready() or self._advance(end_ns):
+            while True:
+                self._run_ready()
+                if done():
+                    return True
+                if self._advance(end_ns):
                     continue
-                if not self._timers and not done():
+                if not self._timers:
                     raise Deadlock("nothing is ready and no timer is set")
-                self.now_ns = end_ns if self._timers else self.now_ns
-                return done()
-        return True
+                self.now_ns = end_ns
+                return False
 
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + int(duration_s * SECOND_NS)
         with self._running():
-            while self._run_ready() or self._advance(end_ns):
-                pass
+            self._run_ready()
+            while self._advance(end_ns):
+                self._run_ready()
             self.now_ns = end_ns
 
     def run_until_complete(self, future: Any) -> Any:
@@ -330,29 +340,34 @@ class SimLoop(_Base):  # type: ignore[misc]
             raise Deadlock(f"{error}; waiting: {_where(task)}") from None
         return task.result()
 
-    def _run_ready(self) -> bool:
-        """Run all that is ready at this instant. Whether there was anything."""
-        if not self._runnable:
-            return False
-        while self._runnable:
-            process = self._next_process()
+    def _run_ready(self) -> None:
+        """Run all that is ready at this instant."""
+        runnable = self._runnable
+        last_step = self._instant_began + STEPS_AT_ONE_INSTANT_MAX
+        while runnable:
+            if len(runnable) > 1 and not self._fifo:
+                runnable.rotate(-int(self._random() * len(runnable)))
+            process = runnable.popleft()
             self._run_one(process)
-            self._steps_at_instant += 1
-            if self._steps_at_instant > STEPS_AT_ONE_INSTANT_MAX:
+            if self.step_count > last_step:
                 raise Livelock(f"at {self.now_s} s, last in {process}")
-        return True
 
     def _advance(self, end_ns: int) -> bool:
         """Move on to the next timer's time. False: there is none before the end."""
         timers = self._timers
         while timers and timers[0][3]._cancelled:
             heapq.heappop(timers)
-        if not timers or timers[0][0] > end_ns:
+        if not timers:
             return False
-        if timers[0][0] > self.now_ns:
-            self._steps_at_instant = 0
-        now_ns = self.now_ns = max(self.now_ns, timers[0][0])
-        while timers and timers[0][0] <= now_ns:
+        due_ns = timers[0][0]
+        if due_ns > end_ns:
+            return False
+        if due_ns > self.now_ns:
+            self.now_ns = due_ns
+            self._instant_began = self.step_count
+        else:
+            due_ns = self.now_ns
+        while timers and timers[0][0] <= due_ns:
             self._come_due(heapq.heappop(timers)[3])
         return True
 
@@ -360,30 +375,26 @@ class SimLoop(_Base):  # type: ignore[misc]
         process = handle.process
         if handle._cancelled or not process.is_alive:
             return
-        is_timer = handle.local_ns >= 0
-        if not process.can_run and is_timer:
-            process.overdue.append(handle)
-            return
         machine = process.machine
-        if is_timer and machine.is_warped and machine.local_ns(self.now_ns) < handle.local_ns:
-            self._set_timer(max(self.now_ns + 1, machine.global_ns(handle.local_ns)), handle)
-            return
+        can_run = not (process.is_stalled or machine.is_asleep)
+        if handle.local_ns >= 0:
+            if not can_run:
+                process.overdue.append(handle)
+                return
+            if machine.is_warped and machine.local_ns(self.now_ns) < handle.local_ns:
+                self._set_timer(max(self.now_ns + 1, machine.global_ns(handle.local_ns)), handle)
+                return
         process.ready.append(handle)
-        if not process.is_queued:
-            self._enqueue(process)
-
-    def _next_process(self) -> Process:
-        runnable = self._runnable
-        if len(runnable) == 1 or self._fifo:
-            return runnable.popleft()
-        runnable.rotate(-self._rng.randrange(len(runnable)))
-        return runnable.popleft()
+        if can_run and not process.is_queued:
+            process.is_queued = True
+            self._runnable.append(process)
 
     def _run_one(self, process: Process) -> None:
         process.is_queued = False
-        if not process.can_run or not process.ready:
+        ready = process.ready
+        if not ready or not process.can_run:
             return
-        handle = process.ready.popleft()
+        handle = ready.popleft()
         self.current = process
         self.step_count += 1
         mixed = (self.trace ^ self.now_ns ^ (process.number << 40)) * TRACE_FACTOR
@@ -396,7 +407,7 @@ class SimLoop(_Base):  # type: ignore[misc]
             self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
         finally:
             self.current = self.world
-        if process.ready and not process.is_queued:
+        if ready and not process.is_queued:
             self._enqueue(process)
 
     @contextmanager

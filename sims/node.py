@@ -40,6 +40,10 @@ SWARM_KEY = SwarmKey(b"simulated swarm!" * 2)
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 LEAVE_GRACE_S = 10.0
 START_LETTERS = 8
+EVENTS = tuple(
+    name for kind in (LinkEvents, WorkerEvents) for name in vars(kind) if not name.startswith("_")
+)
+"""What links and worker may tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,8 @@ class SimNode:
             files=_NoFiles(),
             sink=self._note,
         )
-        self.io = events.target = NodeIo(self.core, parts)
+        self.io = NodeIo(self.core, parts)
+        events.become(self.io)
         self.io.attach(self.links)
         return bound
 
@@ -299,10 +304,9 @@ class Lent:
 class _Late:
     """Stands for the node while its own parts are built."""
 
-    target: NodeIo
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.target, name)
+    def become(self, node: NodeIo) -> None:
+        for name in EVENTS:
+            setattr(self, name, getattr(node, name))
 
 
 async def first_of(*events: asyncio.Event) -> None:
