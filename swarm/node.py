@@ -13,12 +13,11 @@ from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import Dial, Effect, SavePeers, Send, Tell, ToWorker
 from swarm.errors import NoRoute, RemoteProtocolError
-from swarm.gossip.gossip import Gossip
+from swarm.gossip.gossip import Gossip, GossipMessage
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Hosting
 from swarm.messages import (
     Credit,
-    Digest,
     FailureCode,
     Gap,
     Heartbeat,
@@ -27,18 +26,12 @@ from swarm.messages import (
     Message,
     Open,
     Opened,
-    ProbeAnswer,
-    ProbeRequest,
     Progress,
-    Records,
     Refused,
     Release,
     Resume,
     Step,
-    Summary,
-    Suspicion,
     Token,
-    Verdict,
 )
 from swarm.node_picture import About as About
 from swarm.node_picture import CoverNews, Picture
@@ -213,11 +206,13 @@ class NodeCore:
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         """Raises RemoteProtocolError: the shell then closes the link."""
-        if isinstance(message, Heartbeat):
+        if isinstance(message, GossipMessage):
             self._sentinel.heard(peer, now)
             self._gossip.receive(peer, message, now)
             if self._gossip.is_quiet:
-                return  # most of what an idle node hears, and it only puts deadlines off
+                if not isinstance(message, Heartbeat):
+                    self.stirred = True
+                return  # most of what an idle node hears; a heartbeat only puts deadlines off
         else:
             self.heard(peer, now)
             self._dispatch(peer, message, now)
@@ -263,7 +258,8 @@ class NodeCore:
 
     def tick(self, now: float) -> None:
         self._now = now
-        self._gossip.tick(now)
+        if _is_due(self._gossip.next_deadline(), now):
+            self._gossip.tick(now)
         if _is_due(self._book.next_deadline(), now):
             self._out += self._book.tick(now)
         if _is_due(self._hosting.next_deadline(), now):
@@ -280,9 +276,10 @@ class NodeCore:
         if self._sentinel.penalties.take_expired(now):
             self._origins.view_changed(now)
         self._settle(now)
-        for peer in self._sentinel.tick(self._picture.links, now):
-            self._gossip.probe(peer, now)
-        self._settle(now)
+        if _is_due(self._sentinel.next_deadline(), now):
+            for peer in self._sentinel.tick(self._picture.links, now):
+                self._gossip.probe(peer, now)
+            self._settle(now)
 
     def next_deadline(self) -> float | None:
         moments = (
@@ -355,11 +352,6 @@ class NodeCore:
                 self._relay.resume(peer, message)
             case Release():
                 self._relay.release(peer, message)
-            case (
-                Heartbeat() | Records() | Summary() | Digest() | Suspicion() | Verdict()
-                | ProbeRequest() | ProbeAnswer()
-            ):  # fmt: skip
-                self._gossip.receive(peer, message, now)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a node")
 
@@ -398,11 +390,10 @@ class NodeCore:
 
     def _has_usage_moved(self) -> bool:
         """Whether other peers than before may be in use, or be linked."""
-        parts = (self._origins, self._relay, self._reach, self._picture)
-        if not any(part.changed for part in parts):
+        origins, relay, reach, picture = self._origins, self._relay, self._reach, self._picture
+        if not (origins.changed or relay.changed or reach.changed or picture.changed):
             return False
-        for part in parts:
-            part.changed = False
+        origins.changed = relay.changed = reach.changed = picture.changed = False
         return True
 
     def _reach_out(self, now: float) -> bool:

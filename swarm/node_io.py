@@ -204,8 +204,10 @@ class NodeIo:
     def message_received(self, peer: NodeId, message: Message) -> None:
         match message:
             case FileRequest():
+                self.heard(peer)
                 self._files.requested(peer, message)
             case FileChunk():
+                self.heard(peer)
                 self._files.arrived(peer, message)
             case _:
                 self._core.receive(peer, message, self._now())

@@ -43,9 +43,10 @@ class ConnectionOwner(Protocol):
     def authenticated(self, connection: Connection, found: Established) -> None: ...
 
     def received(self, connection: Connection, message: Message) -> bool:
-        """Take a message. False: not yet; offer it again after `release`."""
+        """Take a message, a sign of life too. False: not yet; offer it again after `release`."""
 
-    def heard(self, connection: Connection) -> None: ...
+    def heard(self, connection: Connection) -> None:
+        """Bytes came in, and no message that the owner was given."""
 
     def writable(self, connection: Connection) -> None: ...
 
@@ -222,13 +223,14 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(f"a fault of this node: {type(error).__name__}")
 
     def _handle_whole(self, fresh: bool) -> None:
-        if fresh:
-            self._owner.heard(self)
+        was_given = not fresh
         while not self._ended and (self._held is None or self._offer_held()):
             body = self._buffer.next_body()
             if body is None:
                 break
-            self._on_body(body)
+            was_given = self._on_body(body) or was_given
+        if not was_given and not self._ended:
+            self._owner.heard(self)
 
     def _offer_held(self) -> bool:
         message = self._held
@@ -237,19 +239,23 @@ class Connection(asyncio.BufferedProtocol):
         self._held = None
         return not self._ended
 
-    def _on_body(self, body: memoryview) -> None:
+    def _on_body(self, body: memoryview) -> bool:
+        """Whether the owner was given a message."""
         if self._opener is None:
             self._on_handshake(bytes(body))
-            return
+            return False
         message = self._decoded(self._opener.open(body))
+        if message is None:
+            return False
         if isinstance(message, Goodbye):
             self._finish(printable(message.reason), orderly=True)
             if self._transport is not None:
                 self._transport.abort()
-        elif message is not None and not self._owner.received(self, message):
+        elif not self._owner.received(self, message):
             self._held = message
             if self._transport is not None:
                 self._transport.pause_reading()
+        return True
 
     def _decoded(self, frame: bytes) -> Message | None:
         """An idle peer says the same again and again: that is decoded once."""

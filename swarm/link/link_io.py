@@ -55,10 +55,13 @@ class LinkEvents(Protocol):
         """`orderly`: a Goodbye came, or this side closed on purpose."""
 
     def message_received(self, peer: NodeId, message: Message) -> None:
-        """In sending order per lane. Link upkeep (message numbers 1-5) never comes here."""
+        """In sending order per lane, and a sign of life.
+
+        Link upkeep (message numbers 1-5) never comes here.
+        """
 
     def heard(self, peer: NodeId) -> None:
-        """Bytes arrived on some lane: a sign of life, before anything is made of them."""
+        """Bytes arrived on some lane that are no message for the node: a sign of life as well."""
 
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str

@@ -58,6 +58,8 @@ _INQUIRIES_BURST = 8.0
 """Dials that peers set off by telling of copies of this node."""
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
+_OWN = (*_UPKEEP, KeyInUse)
+"""Messages that links do not hand on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +208,22 @@ class TcpLinks:
         self._apply(effects)
 
     def received(self, connection: Connection, message: Message) -> bool:
+        link = self._live.get(connection.number)
+        if link is not None and not isinstance(message, _OWN):
+            self._events.message_received(link.peer.node, message)
+            return True
         if isinstance(message, KeyInUse):
             self._copy_reported(message.address)
+            if link is not None:
+                self._events.heard(link.peer.node)
             return True
-        link = self._live.get(connection.number)
         if link is None:
             self._apply(self._table.heard(connection.number, self._clock()))
             link = self._live.get(connection.number)
         if link is None:
             return False
         if isinstance(message, _UPKEEP):
+            self._events.heard(link.peer.node)
             link.upkeep_received(message, self._clock())
             if link.challenges and isinstance(message, Pong):
                 self._contests.pong_received(link, message)

@@ -171,10 +171,14 @@ class PenaltyBox:
         return any(p.until > now for p in self._penalties.values())
 
     def next_expiry(self) -> float | None:
+        if not self._penalties:
+            return None
         return min((p.until for p in self._penalties.values() if not p.served), default=None)
 
     def take_expired(self, now: float) -> bool:
         """Whether some stay has ended since the last call."""
+        if not self._penalties:
+            return False
         ended = [p for p in self._penalties.values() if not p.served and p.until <= now]
         for penalty in ended:
             penalty.served = True

@@ -87,6 +87,8 @@ class Origins:
         return {node: [] for node in nodes}
 
     def next_deadline(self) -> float | None:
+        if not self._sessions:
+            return None
         moments = (s.deadline for s in self._sessions.values())
         return min((m for m in moments if m is not None), default=None)
 

@@ -72,6 +72,8 @@ class Reach:
         return tuple(self._wants)
 
     def next_deadline(self) -> float | None:
+        if not self._wants:
+            return None
         return min((want.until for want in self._wants.values()), default=None)
 
     @property

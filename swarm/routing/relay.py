@@ -124,6 +124,8 @@ class Relay:
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do."""
+        if not self._sessions:
+            return None
         opened_max_s = self._config.opened_max_s
         moments = (s.next_deadline(opened_max_s) for s in self._sessions.values())
         return min((moment for moment in moments if moment is not None), default=None)
