@@ -210,18 +210,20 @@ def _move_figures(world: GossipWorld) -> None:
 def _change_s(world: GossipWorld, index: int) -> float:
     """One node serves other layers; seconds until the last of the others knows."""
     author = world.nodes[Random(f"{world.seed} {index}").randrange(len(world.nodes))]
-    began_s, last_s, missing = world.now_s, world.now_s, len(world.nodes) - 1
+    began_s = last_s = world.now_s
+    missing = {node.id for node in world.nodes} - {author.id}
     before = author.static.shards[0].layers
 
     def learned(node: GossipNode, of: NodeId, record: StaticRecord) -> None:
-        nonlocal last_s, missing
-        if of == author.id and record.shards[0].layers != before:
-            last_s, missing = world.now_s, missing - 1
+        nonlocal last_s
+        if of == author.id and record.shards[0].layers != before and node.id in missing:
+            missing.discard(node.id)
+            last_s = world.now_s
 
     world.on_learned = learned
     wider = endurance.layers_of(index)
     author.serve(wider if wider != before else LayerRange(0, 12))
-    took_s = world.run_until(lambda: missing <= 0, CHANGE_LIMIT_S, 0.05)
+    took_s = world.run_until(lambda: not missing, CHANGE_LIMIT_S, 0.05)
     world.run(CHANGE_PAUSE_S)
     return last_s - began_s if took_s < float("inf") else took_s
 
