@@ -72,7 +72,7 @@ class Gossip:
         self._judge = Judge(self._parts)
         self._hearsay = Hearsay(self._parts, self._judge)
         self._exchange = Exchange(self._parts, self._judge, self._hearsay)
-        self._pace = DynamicPace(config)
+        self._pace = DynamicPace(config, rng)
         self._awake = AwakeTime()
         self._in_use: frozenset[NodeId] = frozenset()
         self._seeds: tuple[NodeId, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from swarm.config import GossipConfig
 from swarm.gossip.records import DynamicRecord
 from swarm.terms import LinkSpeed, ShardSpeed
@@ -11,6 +13,7 @@ NODES_PER_S = 10.0
 TIME_FLOOR_S = 0.0005
 """Queues and round trips that differ by less are the same, whatever their ratio."""
 HEALTH_STEP = 2
+STRETCH_MAX = 0.25
 _FIGURES = tuple(name for name in ShardSpeed.__slots__ if name not in ("model_id", "queue_s"))
 
 
@@ -46,8 +49,12 @@ def _moved(old: float, new: float, change: float) -> bool:
 class DynamicPace:
     """Holds the latest figures back until they may, and should, be written."""
 
-    def __init__(self, config: GossipConfig) -> None:
+    def __init__(self, config: GossipConfig, rng: Random) -> None:
         self._config = config
+        self._rng = rng
+        self._stretch = 1.0
+        """Of the pause before equal figures are written again: nodes that started together, after
+        a power cut, do not all speak at once for ever."""
         self._wanted: DynamicRecord | None = None
         self._written: DynamicRecord | None = None
         self._written_at = 0.0
@@ -68,6 +75,7 @@ class DynamicPace:
         if at is None or now < at:
             return None
         self._written, self._written_at, self._is_news = self._wanted, now, False
+        self._stretch = 1.0 + STRETCH_MAX * self._rng.random()
         return self._wanted
 
     def next_deadline(self, member_count: int) -> float | None:
@@ -79,4 +87,6 @@ class DynamicPace:
         soon_s = max(self._config.dynamic_interval_s, member_count / NODES_PER_S)
         if self._is_news:
             return self._written_at + soon_s
-        return self._written_at + max(soon_s, self._config.dynamic_refresh_s)
+        is_crowd = soon_s > self._config.dynamic_interval_s
+        stretch = self._stretch if is_crowd else 1.0
+        return self._written_at + max(soon_s, self._config.dynamic_refresh_s) * stretch

@@ -189,11 +189,14 @@ class Crowd(World):
         stall: float = 0.0,
         islands: int = 1,
         start_s: float = 2.0,
+        acquainted: bool = False,
     ) -> None:
+        """`acquainted`: all hold each other's records from the start; only links are to be made."""
         super().__init__(0, seed, config=config, mesh=False)
         self.discovery = DiscoveryConfig()
         self.stall = stall
         self.islands = islands
+        self.acquainted = acquainted
         self._sizes: deque[tuple[Message, int]] = deque(maxlen=8)
         self.sides: dict[NodeId, int] = {}
         """The side of a partition that nodes are on; 0 where nobody said."""
@@ -202,6 +205,8 @@ class Crowd(World):
         while len(self.nodes) < count:
             self.run(0.1)
         self.nodes.sort(key=lambda node: node.number)
+        if acquainted:
+            self._acquaint()
 
     def _add(self, number: int) -> None:
         node = CrowdNode.__new__(CrowdNode)
@@ -209,8 +214,22 @@ class Crowd(World):
         node.__init__(self, number)  # type: ignore[misc]
         self.by_id[node.node] = node
 
+    def _acquaint(self) -> None:
+        told = {node.node: node.gossip._own.records() for node in self.nodes}
+        for node in self.nodes:
+            for other, records in told.items():
+                if other == node.node:
+                    continue
+                node.gossip._judge.risen(other, Incarnation(1), self.now)
+                for record in records:
+                    node.gossip._parts.store.put(other, record, known_content(record))
+            node.gossip.tick(self.now)
+            node.settle()
+
     def seeds_of(self, number: int) -> list[int]:
         """Every node knows one or two of its island that came before it in number."""
+        if self.acquainted:
+            return []
         island = [n for n in range(number) if n % self.islands == number % self.islands]
         pick = Random(f"{self.seed} seeds {number}")
         return [pick.choice(island) for _ in range(2)] if island else []

@@ -419,7 +419,7 @@ def test_what_is_worth_a_new_dynamic_record(
 
 
 def test_dynamic_records_are_paced_by_the_size_of_the_swarm() -> None:
-    pace = DynamicPace(GossipConfig())
+    pace = DynamicPace(GossipConfig(), Random(1))
     assert pace.next_deadline(3) is None and pace.due(0.0, 3) is None
     pace.offer(dynamic_record(0.001))
     assert pace.due(1.0, 3) == dynamic_record(0.001)
