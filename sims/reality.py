@@ -1,7 +1,8 @@
 """The losses of `scripts/bench_detection` in simulated time, and how they compare with real ones.
 
 What real hosts have and a simulation cannot know (layers, measured speeds, how long the kernel
-takes over a killed process) is given to it as a `Setting`. The story is then told as there: the
+takes over a killed process and a process on a loaded core over a request) is given to it as a
+`Setting`. The story is then told as there: the
 last hop of an answer is killed or unplugged, and an idle host is unplugged; the time runs from the
 loss to the note of whoever notices.
 """
@@ -12,6 +13,8 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sims.loop import SimHandle, SimLoop
+from sims.machine import SECOND_NS, Process
 from sims.node import SimNode
 from sims.request import Outcome
 from sims.wire import Profile
@@ -62,13 +65,16 @@ class Host:
 class Setting:
     """`teardowns_s`: measured times from SIGKILL until the kernel closed the process's sockets.
 
-    `victims`: names of hosts that idle losses go over in turn.
+    `reactions_s`: measured times that a daemon took over a plain request in mid-answer, which stand
+    for waking on a loaded core, thinking and being heard. `victims`: names of hosts, which idle
+    losses go over in turn.
     """
 
     layer_count: int
     hosts: tuple[Host, ...]
     victims: tuple[str, ...]
     teardowns_s: tuple[float, ...]
+    reactions_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,10 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def simulate(setting: Setting, runs: int, seed: int) -> Samples:
     """`runs` losses of each kind in one swarm. Raises AssertionError where an answer is lost."""
-    world = World(seed, config=sim(), layer_count=setting.layer_count)
+    loop = WakingLoop(seed)
+    world = World(seed, config=sim(), layer_count=setting.layer_count, loop=loop)
     world.net.profile = BRIDGE
-    story = _Story(world, setting)
+    story = _Story(world, loop, setting)
     whole = world.loop.spawn(world.loop.world, story.tell(runs))
     try:
         is_over = world.loop.run_until(whole.done, STORY_LIMIT_S)
@@ -123,9 +130,33 @@ def simulate(setting: Setting, runs: int, seed: int) -> Samples:
     return story.samples
 
 
+class WakingLoop(SimLoop):
+    """A process that rested runs one of `lags_s` after something is there for it; none: at once."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.lags_s: tuple[float, ...] = ()
+        self._draw = self.random("lags")
+
+    def _come_due(self, handle: SimHandle) -> None:
+        process = handle.process
+        rested = self.lags_s and process is not self.world and not process.is_queued
+        super()._come_due(handle)
+        if rested and process.is_queued:
+            last = self._runnable.pop()
+            assert last is process
+            lag_ns = int(self._draw.choice(self.lags_s) * SECOND_NS)
+            self.post(self.now_ns + lag_ns, self.world, self._wake, process)
+
+    def _wake(self, process: Process) -> None:
+        process.is_queued = False
+        self._enqueue(process)
+
+
 @dataclass(slots=True)
 class _Story:
     world: World
+    loop: WakingLoop
     setting: Setting
     samples: Samples = field(default_factory=lambda: {case: [] for case in CASES})
     _lines: list[LogLine] = field(default_factory=list)
@@ -140,10 +171,12 @@ class _Story:
             self._nodes[host.name] = self.world.add(spec, name=host.name)
             self.world.start(self._nodes[host.name])
         await self.world.settled()
+        self.loop.lags_s = self.setting.reactions_s
         for _ in range(runs):
             self.samples[KILLED].append(await self._in_use(self._kill))
         for _ in range(runs):
             self.samples[UNPLUGGED].append(await self._in_use(self._unplug))
+        self.loop.lags_s = ()
         for run in range(runs):
             victims = self.setting.victims
             await self._idle(self._nodes[victims[run % len(victims)]])

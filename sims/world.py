@@ -76,6 +76,7 @@ class World:
         config: Config | None = None,
         fifo: bool = False,
         layer_count: int = LAYERS,
+        loop: SimLoop | None = None,
     ) -> None:
         self.seed = seed
         self.node_count: int | None = None
@@ -83,7 +84,7 @@ class World:
         self.minutes: float | None = None
         """The same for how long it goes on."""
         self.config = config or quick_config()
-        self.loop = SimLoop(seed, fifo=fifo)
+        self.loop = loop or SimLoop(seed, fifo=fifo)
         self.net = SimNet(self.loop)
         self.segment = Segment(self.loop, self.net)
         self.rng = self.loop.random("story")

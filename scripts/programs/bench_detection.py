@@ -36,6 +36,8 @@ VICTIMS = ("first", "last1", "last2")
 """Unplugged in turn while idle."""
 LIMITS_MS = {KILLED: 20.0, UNPLUGGED: 400.0, SUSPECTED: None, BURIED: None}
 FOUND_LIMIT_S = 2.0
+PULSE_PAUSE_S = 0.03
+"""Long enough for a daemon to rest between two requests."""
 WIRE_PAUSE_S = 0.0005
 WIRE_SILENCE_S = 0.1
 """A wire that was silent for so long is cut."""
@@ -92,6 +94,35 @@ class Witness:
         return self._ended
 
 
+class Pulse:
+    """Plain requests to a node, one after the other, and how long each took: what a daemon needs to
+    wake on a loaded core, to think and to be heard."""
+
+    def __init__(self, node: Node) -> None:
+        self.took_s: list[float] = []
+        self._node = node
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        parts = urlsplit(self._node.gateway.url)
+        asked = f"GET /healthz HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
+        with self._node.plan.connect(str(parts.hostname), int(parts.port or 0)) as line:
+            while not self._is_over.wait(PULSE_PAUSE_S * (0.5 + random.random())):
+                began = time.monotonic()
+                line.sendall(asked)
+                assert line.recv(4096).startswith(b"HTTP/1.1 200")
+                self.took_s.append(time.monotonic() - began)
+
+
 class Wire:
     """Datagrams from one host to another, until a cable is pulled: when the last one came."""
 
@@ -140,6 +171,8 @@ class Bench:
     samples: reality.Samples = field(default_factory=lambda: {c: [] for c in reality.CASES})
     floors: list[float] = field(default_factory=list)
     """Milliseconds from each kill until the kernel had closed the sockets."""
+    reactions_s: list[float] = field(default_factory=list)
+    """What plain requests to the origin took in mid-answer."""
 
     def measure(self, runs: int) -> None:
         with console.status("killing processes"):
@@ -155,7 +188,8 @@ class Bench:
     def setting(self) -> Setting:
         """What the simulator must know to do the same."""
         hosts = tuple(self._host(name, layers) for name, layers in HOSTS.items())
-        return Setting(LAYER_COUNT, hosts, VICTIMS, tuple(ms / 1000 for ms in self.floors))
+        floors_s = tuple(ms / 1000 for ms in self.floors)
+        return Setting(LAYER_COUNT, hosts, VICTIMS, floors_s, tuple(self.reactions_s))
 
     # ------------------------------------------------------------ one loss
 
@@ -164,7 +198,9 @@ class Bench:
         Milliseconds until the origin decided."""
         origin = self.swarm.nodes["origin"]
         body = {"model": "smollm2", "prompt": "Rain", "max_tokens": reality.TOKENS}
-        wanted = origin.ask(**body, ignore_eos=True).finish().ids
+        with Pulse(origin) as pulse:
+            wanted = origin.ask(**body, ignore_eos=True).finish().ids
+        self.reactions_s += pulse.took_s
         answer = origin.ask(**body, ignore_eos=True)
         hop = self.swarm.hops(origin, answer.session)[-1]
         answer.read_to(reality.TOKENS_BEFORE_LOSS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rig import console, print_machine, print_table
@@ -38,10 +39,16 @@ def main() -> int:
     with console.status("the same in simulated time"):
         comparisons = compare(measured.samples, simulated(setting, options.runs))
     if options.json:
-        options.json.write_text(json.dumps([_json(entry) for entry in comparisons], indent=1))
+        figures = {"setting": asdict(setting), "cases": [_json(entry) for entry in comparisons]}
+        options.json.write_text(json.dumps(figures, indent=1))
     columns = ["loss", "real", "simulated", "ratio", "quarters"]
     title = "ms from the loss to the decision: median (quarters)"
     print_table(title, columns, map(_row, comparisons))
+    told = [
+        _spread(tuple(1000 * s for s in given))
+        for given in (setting.teardowns_s, setting.reactions_s)
+    ]
+    console.print(f"given to the simulator, ms: teardown {told[0]}, reaction {told[1]}")
     apart = [entry.case for entry in comparisons if not entry.agrees]
     verdict = f"apart: {'; '.join(apart)}" if apart else "all agree"
     console.print(f"medians within {TOLERANCE:.0%}: {verdict}")

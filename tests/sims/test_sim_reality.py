@@ -22,21 +22,21 @@ SPEED = Speed(decode_s=0.001, prefill_s=0.0003, head_s=0.004)
 RUNS = 3
 
 
-def setting(*teardowns_s: float) -> Setting:
+def setting(*teardowns_s: float, reactions_s: tuple[float, ...] = (0.001, 0.003)) -> Setting:
     hosts = (
         Host("origin"),
         Host("first", (0, 15), SPEED),
         Host("last1", (15, 30), SPEED),
         Host("last2", (15, 30), SPEED),
     )
-    return Setting(30, hosts, ("first", "last1", "last2"), teardowns_s)
+    return Setting(30, hosts, ("first", "last1", "last2"), teardowns_s, reactions_s)
 
 
 def test_every_loss_is_noticed_within_its_bounds() -> None:
     samples = simulate(setting(0.01, 0.02), RUNS, seed=1)
     assert set(samples) == set(CASES)
     assert [len(samples[case]) for case in CASES] == [RUNS, RUNS, 3 * RUNS, 3 * RUNS]
-    assert all(10.0 <= ms <= 25.0 for ms in samples[KILLED])
+    assert all(11.0 <= ms <= 30.0 for ms in samples[KILLED])
     assert all(220.0 <= ms <= 400.0 for ms in samples[UNPLUGGED])
     assert all(1200.0 <= ms <= 2000.0 for ms in samples[SUSPECTED])
     assert all(2700.0 <= ms <= 5000.0 for ms in samples[BURIED])
@@ -51,6 +51,13 @@ def test_a_model_without_teardown_is_found_out() -> None:
     wrong = simulate(setting(0.0), RUNS, seed=2)
     apart = {entry.case for entry in compare(real, wrong) if not entry.agrees}
     assert apart == {KILLED}
+
+
+def test_slow_reactions_tell() -> None:
+    quick = simulate(setting(0.01, reactions_s=()), 1, seed=1)
+    slow = simulate(setting(0.01, reactions_s=(0.004,)), 1, seed=1)
+    assert 10.0 <= quick[KILLED][0] <= 11.0
+    assert 14.0 <= slow[KILLED][0] <= 23.0
 
 
 def test_agreement_is_of_medians_within_the_tolerance() -> None:
