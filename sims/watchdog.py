@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -28,16 +29,18 @@ class Watchdog(Spectator):
 
     def __init__(self, companion: Spectator | None = None) -> None:
         self._companion = companion or Spectator()
-        self._world: World | None = None
+        self._world: Callable[[], World | None] = lambda: None
+        """Held weakly: a world is freed when its run is over."""
         self._seen_ns = -1
         self._looks = 0
 
     @property
     def at_s(self) -> float:
-        return self._world.now_s if self._world is not None else 0.0
+        world = self._world()
+        return world.now_s if world is not None else 0.0
 
     def begins(self, world: World) -> None:
-        self._world = world
+        self._world = weakref.ref(world)
         self._companion.begins(world)
 
     def at_rest(self) -> None:
@@ -58,7 +61,8 @@ class Watchdog(Spectator):
             signal.signal(signal.SIGVTALRM, before)
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        now_ns = self._world.loop.now_ns if self._world is not None else -1
+        world = self._world()
+        now_ns = world.loop.now_ns if world is not None else -1
         self._looks = self._looks + 1 if now_ns == self._seen_ns else 0
         self._seen_ns = now_ns
         if self._looks >= STUCK_LOOKS:
