@@ -303,7 +303,7 @@ class NodeCore:
 
     def models(self, now: float) -> tuple[ModelView, ...]:
         self._now = now
-        return self._picture.models(self._swarm_view(), self._origins.token_at, now)
+        return self._picture.models(self._cover_view(), self._origins.token_at, now)
 
     def manifests(self) -> dict[ModelId, tuple[str, str]]:
         return self._hosting.manifests()
@@ -324,7 +324,7 @@ class NodeCore:
     def snapshot(self, now: float) -> Snapshot:
         self._now = now
         whole = self._picture.snapshot(
-            self._swarm_view(), self._origins, self._relay, self._sentinel.penalties, now
+            self._cover_view(), self._origins, self._relay, self._sentinel.penalties, now
         )
         return replace(whole, foreign_swarms=tuple(self._foreign))
 
@@ -470,6 +470,9 @@ class NodeCore:
         )
         bad_wires = self._origins.bad_wires.at(self._now)
         return replace(view, loads=self._origins.loads(), bad_wires=bad_wires)
+
+    def _cover_view(self) -> SwarmView:
+        return self._picture.cover(self._sentinel.penalties, self._reach, self._now)
 
     def _standing(self, node: NodeId) -> Standing:
         return self._picture.standing(node, self._reach, self._now)

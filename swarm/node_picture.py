@@ -5,7 +5,7 @@ Joins gossip, own shards, links and penalties for those who ask; decides nothing
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swarm.effects import Tell
@@ -14,7 +14,16 @@ from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.hosting import Hosting, Rival
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
-from swarm.node_view import Atlas, Own, atlas, model_view, node_view, rivals, swarm_view
+from swarm.node_view import (
+    Atlas,
+    Own,
+    atlas,
+    cover_view,
+    model_view,
+    node_view,
+    rivals,
+    swarm_view,
+)
 from swarm.notes import note
 from swarm.routing.avoidance import PenaltyBox
 from swarm.routing.cost import SwarmView
@@ -126,7 +135,17 @@ class Picture:
         self, penalties: PenaltyBox, reach: Reach, now: float, *, desperate: bool = False
     ) -> SwarmView:
         """`desperate`: with members that are doubtful."""
+        standing = self._standing_now(penalties, reach, now, desperate=desperate)
+        return swarm_view(self._own(), self._known(), standing)
 
+    def cover(self, penalties: PenaltyBox, reach: Reach, now: float) -> SwarmView:
+        """What `models` needs of it."""
+        standing = self._standing_now(penalties, reach, now, desperate=False)
+        return cover_view(self._own(), self._known(), standing)
+
+    def _standing_now(
+        self, penalties: PenaltyBox, reach: Reach, now: float, *, desperate: bool
+    ) -> Callable[[Member], Standing]:
         def standing(member: Member) -> Standing:
             if penalties.remaining_s(member.node, member.incarnation, now) > 0.0:
                 return Standing.UNREACHABLE
@@ -135,7 +154,7 @@ class Picture:
                 return Standing.DIALABLE if desperate else Standing.UNREACHABLE
             return how
 
-        return swarm_view(self._own(), self._known(), standing)
+        return standing
 
     def standing(self, node: NodeId, reach: Reach, now: float) -> Standing:
         """Of a node that is to be a neighbour of this one in a route."""
@@ -156,14 +175,22 @@ class Picture:
         has_moved = False
         for node in changed:
             member = self._gossip.member(node)
-            facts = None if member is None else (_cover_facts(member), node in self.links)
-            if node == self._about.node or facts != self._cover_facts.get(node):
+            if node == self._about.node:
+                facts: Hashable = self._own_facts()
+            else:
+                facts = None if member is None else _cover_facts(member, node in self.links)
+            if facts != self._cover_facts.get(node):
                 has_moved = True
             if facts is None:
                 self._cover_facts.pop(node, None)
             else:
                 self._cover_facts[node] = facts
         return has_moved
+
+    def _own_facts(self) -> Hashable:
+        hosting = self._hosting
+        speeds = tuple(speed.model_id for speed in hosting.speeds(0))
+        return (self.leaving, hosting.models(), hosting.shards(), speeds)
 
     def known_models(self) -> dict[ModelId, ModelSpec]:
         return dict(self._known().specs)
@@ -273,10 +300,13 @@ class CoverNews:
         return told
 
 
-def _cover_facts(member: Member) -> Hashable:
+def _cover_facts(member: Member, is_linked: bool) -> Hashable:
     """All of a member that decides which layers it serves, by what its records are made of."""
-    speeds = member.dynamic.speeds if member.dynamic else ()
-    return (member.state, member.incarnation, member.static, tuple(s.model_id for s in speeds))
+    static = member.static
+    if static is None or not (static.models or static.shards):
+        return None
+    speeds = tuple(s.model_id for s in (member.dynamic.speeds if member.dynamic else ()))
+    return (member.state, member.incarnation, static, speeds, is_linked)
 
 
 def life_of(member: Member | None) -> Hashable:

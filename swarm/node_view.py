@@ -36,37 +36,59 @@ class Own:
     leaving: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Atlas:
     """What other members' records say, whoever may be used now. `shards`: of those that serve."""
 
+    me: NodeId
     members: Sequence[Member]
     models: tuple[ModelSpec, ...]
     """This node's own, which count more than what others say."""
     specs: Mapping[ModelId, ModelSpec]
     shards: tuple[tuple[Member, tuple[Candidate, ...]], ...]
-    wires: Mapping[tuple[NodeId, NodeId], Wire]
+    _wires: dict[tuple[NodeId, NodeId], Wire] | None = None
+
+    @property
+    def wires(self) -> Mapping[tuple[NodeId, NodeId], Wire]:
+        """Read when first asked for: planners need them, and records come far more often."""
+        if self._wires is None:
+            self._wires = {
+                (member.node, link.peer): Wire(link.rtt_s, link.goodput_bytes_s)
+                for member in self.members
+                if member.node != self.me and member.static and member.dynamic
+                for link in member.dynamic.links
+            }
+        return self._wires
 
 
 def atlas(me: NodeId, models: tuple[ModelSpec, ...], members: Sequence[Member]) -> Atlas:
     """Who says of a model what `known_models` does not hold for true serves some other model."""
     specs = known_models(me, models, members)
-    wires: dict[tuple[NodeId, NodeId], Wire] = {}
     shards: list[tuple[Member, tuple[Candidate, ...]]] = []
     for member in members:
-        if member.node == me or member.static is None or member.dynamic is None:
+        static, dynamic = member.static, member.dynamic
+        if member.node == me or static is None or dynamic is None:
             continue
-        for link in member.dynamic.links:
-            wires[(member.node, link.peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
-        sound = _sound_shards(member.static, specs)
-        candidates = _candidates(member.node, sound, member.dynamic.speeds)
-        if candidates and not member.static.leaving:
+        if static.leaving or not static.shards:
+            continue
+        candidates = _candidates(member.node, _sound_shards(static, specs), dynamic.speeds)
+        if candidates:
             shards.append((member, tuple(candidates)))
-    return Atlas(members, models, specs, tuple(shards), wires)
+    return Atlas(me, members, models, specs, tuple(shards))
 
 
 def swarm_view(own: Own, known: Atlas, standing: Callable[[Member], Standing]) -> SwarmView:
     """Shards that may be used now, all measured pairs. `standing` knows links and penalties."""
+    view = cover_view(own, known, standing)
+    wires = dict(known.wires)
+    for peer, link in own.links.items():
+        wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
+    ordered = tuple(sorted(view.candidates, key=lambda c: c.node))
+    return SwarmView(ordered, wires, unlinked=view.unlinked)
+
+
+def cover_view(own: Own, known: Atlas, standing: Callable[[Member], Standing]) -> SwarmView:
+    """The same in no order and without pairs: enough to tell which layers are to be had."""
     candidates: list[Candidate] = []
     unlinked: set[NodeId] = set()
     for member, shards in known.shards:
@@ -77,11 +99,7 @@ def swarm_view(own: Own, known: Atlas, standing: Callable[[Member], Standing]) -
             unlinked.add(member.node)
     if not own.leaving:
         candidates += _candidates(own.node, own.shards, own.speeds)
-    wires = dict(known.wires)
-    for peer, link in own.links.items():
-        wires[(own.node, peer)] = Wire(link.rtt_s, link.goodput_bytes_s)
-    ordered = tuple(sorted(candidates, key=lambda c: c.node))
-    return SwarmView(ordered, wires, unlinked=frozenset(unlinked))
+    return SwarmView(tuple(candidates), {}, unlinked=frozenset(unlinked))
 
 
 def interest_in(member: Member) -> Interest:
