@@ -29,6 +29,10 @@ class OracleIds(Invariant):
     name = "ids equal the oracle"
     says = "every token is the one that an undisturbed run gives"
 
+    def __init__(self, world: World, report: Callable[[Violation], None]) -> None:
+        super().__init__(world, report)
+        self._oracles: dict[int, list[int]] = {}
+
     def on_event(self, request: Request, event: SessionEvent) -> None:
         if isinstance(event, Generated):
             index = len(request.tokens) - 1
@@ -39,11 +43,11 @@ class OracleIds(Invariant):
                 )
 
     def _expected(self, request: Request) -> list[int]:
-        cached: list[int] | None = getattr(request, "oracle", None)
-        if cached is None:
+        if request.number not in self._oracles:
             assert request.first_route is not None
-            cached = request.oracle = oracle(request.order, classes_of(request.first_route))  # type: ignore[attr-defined]
-        return cached
+            ids = oracle(request.order, classes_of(request.first_route))
+            self._oracles[request.number] = ids
+        return self._oracles[request.number]
 
     def _is_binding(self, request: Request) -> bool:
         """Rows of another numeric class are allowed where the answer says so."""

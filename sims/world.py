@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sims import wire
 from sims.cover import CoverLog
-from sims.inside import state_hash
+from sims.faults import Faults
+from sims.inside import alive_members, state_hash
 from sims.loop import SimLoop
-from sims.machine import SECOND_NS, Machine
+from sims.machine import Machine
 from sims.mdns import Segment
 from sims.net import SimNet
 from sims.node import Disk, Lent, NodeSpec, SimNode, fresh_disk
 from sims.request import Outcome, Request
 from sims.stage import VOCABULARY, stub_model
 from sims.truth import Truth
-from sims.wire import Profile
 from sims.worker import Checkpoint
 from swarm.config import Config, sim
 from swarm.effects import SessionEvent
 from swarm.errors import SwarmError
-from swarm.messages import Message
 from swarm.notes import FieldValue, Level, Note, note
 from swarm.terms import ModelSpec, NodeId, Order, Sampling, short
 
@@ -68,7 +66,7 @@ def quick_config() -> Config:
     return replace(base, routing=replace(base.routing, prefill_chunk_tokens=8, cover_wait_s=8.0))
 
 
-class World:
+class World(Faults):
     def __init__(
         self,
         seed: int,
@@ -87,6 +85,7 @@ class World:
         self.loop = loop or SimLoop(seed, fifo=fifo)
         self.net = SimNet(self.loop)
         self.segment = Segment(self.loop, self.net)
+        self._lent = Lent(self.loop, self.net, self.segment, self._noted, self._left)
         self.rng = self.loop.random("story")
         self.model: ModelSpec = stub_model(layer_count)
         self.checkpoint = Checkpoint(self.model)
@@ -123,9 +122,8 @@ class World:
         self, spec: NodeSpec | None = None, *, name: str = "", disk: Disk | None = None
     ) -> SimNode:
         """Another machine; it is switched on with `start`."""
-        lent = Lent(self.loop, self.net, self.segment, self._noted, self._left)
         node = SimNode(
-            lent,
+            self._lent,
             self.machine(name),
             disk or fresh_disk(self.loop.random(f"disk {len(self.nodes)}")),
             spec or NodeSpec(),
@@ -208,8 +206,7 @@ class World:
         """Whom this node holds for alive, itself included; nobody while it is starting."""
         if not node.is_up:
             return set()
-        views = node.io.snapshot().nodes
-        return {view.node for view in views if view.state.value == "alive"}
+        return alive_members(node)
 
     async def settled(self, limit_s: float = 30.0) -> None:
         """Until all know each other and the model is covered, and then until links are measured."""
@@ -348,135 +345,6 @@ class World:
             if request.origin is node:
                 request.end(Outcome.ORIGIN_LOST)
 
-    # ------------------------------------------------------------ slow and still machines
-
-    def stall(self, node: SimNode, duration_s: float) -> None:
-        """Its event loop stands still: a blocked thread, a starved core."""
-        if node.process is not None and node.is_running and not node.process.is_stalled:
-            self._for_a_while("stalled", duration_s, node)
-            self.loop.stall(node.process, duration_s)
-
-    def suspend(self, node: SimNode, duration_s: float) -> None:
-        """The lid is closed for so long."""
-        if node.machine.is_asleep or not node.machine.is_powered:
-            return
-        self._for_a_while("asleep", duration_s, node)
-        self.loop.sleep_machine(node.machine)
-        self.net.machine_slept(node.machine)
-        self.loop.post(self._in(duration_s), self.loop.world, self._wake, node)
-
-    def _wake(self, node: SimNode) -> None:
-        processes = [p for p in (node.process, node.worker.process) if p is not None]
-        self.loop.wake_machine(node.machine, processes)
-        self.net.machine_woke(node.machine)
-
-    def drift(self, node: SimNode, parts_per_million: float) -> None:
-        node.machine.set_drift(parts_per_million, self.loop.now_ns)
-        self.tell("host.drift", node, ppm=parts_per_million)
-
-    # ------------------------------------------------------------ workers
-
-    def crash_worker(self, node: SimNode) -> None:
-        self.truth.touch(self.now_s, node.number)
-        self.tell("worker.crash", node)
-        node.worker.crash()
-
-    def wedge(self, node: SimNode) -> None:
-        """It takes work and never answers, until it is started anew."""
-        self.truth.begin("wedged", self.now_s, node.number)
-        self.tell("worker.wedge", node)
-        node.worker.is_wedged = True
-
-    def slow_worker(self, node: SimNode, factor: float, duration_s: float) -> None:
-        self._for_a_while("slow", duration_s, node)
-        node.worker.slowness = factor
-        self.loop.post(self._in(duration_s), self.loop.world, self._full_speed, node)
-
-    def _full_speed(self, node: SimNode) -> None:
-        node.worker.slowness = 1.0
-
-    def at_step(self, node: SimNode, number: int, action: Callable[[], None]) -> None:
-        """Do it just before the result of the worker's n-th step leaves (1 is the next one)."""
-        due = node.worker.steps_done + number
-
-        def look(steps: int) -> None:
-            if steps == due:
-                action()
-
-        node.worker.on_step = look
-
-    # ------------------------------------------------------------ network
-
-    def cut(self, a: SimNode, b: SimNode, *, one_way: bool = False) -> None:
-        self.truth.begin("cut", self.now_s, a.number, b.number)
-        self.tell("net.cut", a, other=b.machine.name, one_way=one_way)
-        self.net.cut(a.machine, b.machine, one_way=one_way)
-
-    def heal(self, a: SimNode, b: SimNode) -> None:
-        self.truth.clear(self.now_s, a.number, b.number)
-        self.tell("net.heal", a, other=b.machine.name)
-        self.net.heal(a.machine, b.machine)
-
-    def partition(self, *groups: Sequence[SimNode]) -> None:
-        """Nobody of one group reaches anybody of another."""
-        named = "|".join(",".join(node.machine.name for node in group) for group in groups)
-        self._tell_world("net.partition", groups=named)
-        self.net.partition([[node.machine for node in group] for group in groups])
-        for a, b in self._across(groups):
-            self.truth.begin("cut", self.now_s, a.number, b.number)
-
-    def heal_all(self) -> None:
-        self._tell_world("net.heal_all")
-        self.net.heal_all()
-        for a in self.nodes:
-            for b in self.nodes[: a.number - 1]:
-                self.truth.clear(self.now_s, a.number, b.number)
-
-    def clog(self, a: SimNode, b: SimNode, extra_s: float, duration_s: float) -> None:
-        """What is sent from a to b comes so much later, for a while."""
-        self.truth.begin("clogged", self.now_s, a.number, b.number)
-        self.tell("net.clog", a, other=b.machine.name, extra_s=extra_s)
-        self.net.clog(a.machine, b.machine, extra_s)
-        self.loop.post(self._in(duration_s), self.loop.world, self._unclog, a, b)
-
-    def _unclog(self, a: SimNode, b: SimNode) -> None:
-        self.truth.end("clogged", self.now_s, a.number, b.number)
-        self.net.unclog(a.machine, b.machine)
-
-    def reset(self, a: SimNode, b: SimNode) -> None:
-        """Every connection between the two is reset."""
-        self.truth.touch(self.now_s, a.number, b.number)
-        self.tell("net.reset", a, other=b.machine.name)
-        self.net.reset(a.machine, b.machine)
-
-    def access(self, node: SimNode, profile: Profile) -> None:
-        """How this machine is attached: by cable, by Wi-Fi."""
-        self.is_unsteady = self.is_unsteady or profile is wire.WIFI
-        self.net.set_access(node.machine, profile)
-
-    def lossy(self, share: float) -> None:
-        """Every path loses this share of its segments."""
-        self.is_unsteady = True
-        self.net.loss = share
-
-    def lose(self, node: SimNode, what: type[Message], number: int = 1) -> None:
-        """The n-th message of this kind that the node sends from now on is lost on its way out,
-        and the link stays: what a bug, a full buffer or a replaced link may do."""
-        self.truth.touch(self.now_s, node.number)
-        self.tell("link.loses", node, message=what.__name__, number=number)
-        links, send, left = node.links, node.links.send, number
-
-        def send_or_lose(peer: NodeId, message: Message) -> bool:
-            nonlocal left
-            if isinstance(message, what):
-                left -= 1
-                if left == 0:
-                    del links.send
-                    return True
-            return send(peer, message)
-
-        links.send = send_or_lose  # type: ignore[method-assign]
-
     # ------------------------------------------------------------ telling
 
     def tell(self, event: str, node: SimNode, **fields: FieldValue) -> None:
@@ -502,28 +370,6 @@ class World:
         self.log.append(line)
         for listener in self.listeners:
             listener(line)
-
-    # ------------------------------------------------------------ small parts
-
-    def _for_a_while(self, kind: str, duration_s: float, node: SimNode) -> None:
-        self.truth.begin(kind, self.now_s, node.number)
-        self.tell(f"host.{kind}", node, duration_s=round(duration_s, 3))
-        self.loop.post(self._in(duration_s), self.loop.world, self._over, kind, node)
-
-    def _over(self, kind: str, node: SimNode) -> None:
-        self.truth.end(kind, self.now_s, node.number)
-
-    def _in(self, duration_s: float) -> int:
-        return self.loop.now_ns + int(duration_s * SECOND_NS)
-
-    def _across(self, groups: Sequence[Sequence[SimNode]]) -> list[tuple[SimNode, SimNode]]:
-        return [
-            (a, b)
-            for index, group in enumerate(groups)
-            for other in groups[index + 1 :]
-            for a in group
-            for b in other
-        ]
 
     def close(self) -> None:
         self.loop.close()
