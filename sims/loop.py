@@ -22,6 +22,11 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar, cast
 
+from sims.handles import Deadlock as Deadlock
+from sims.handles import Livelock as Livelock
+from sims.handles import Network as Network
+from sims.handles import SimHandle as SimHandle
+from sims.handles import SimTask
 from sims.machine import PROCESS, SECOND_NS, Machine, Process
 
 T = TypeVar("T")
@@ -33,81 +38,6 @@ TRACE_FACTOR = 0x9E3779B97F4A7C15
 SOCKETS_FIRST_SHARE = 0.7
 """After a stall the loops of today serve sockets before overdue timers; some builds did not."""
 FOREVER_NS = 1 << 62
-
-
-class Deadlock(Exception):
-    """Nothing is ready, no timer is set, and what was to be run is not done."""
-
-
-class Livelock(Exception):
-    """Callbacks go on and on while time stands still."""
-
-
-class SimHandle:
-    """A scheduled callback, with what asyncio and aiohttp ask of `Handle` and `TimerHandle`."""
-
-    __slots__ = ("_cancelled", "args", "callback", "context", "local_ns", "process")
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context,
-        process: Process,
-        local_ns: int = -1,
-    ) -> None:
-        self.callback = callback
-        self.args = args
-        self.context = context
-        self.process = process
-        self.local_ns = local_ns
-        """When it is due by the clock of its machine; -1: it is no timer of a process."""
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self.callback, self.args = _nothing, ()
-
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def when(self) -> float:
-        return self.local_ns / SECOND_NS
-
-
-def _nothing() -> None:
-    """What a cancelled handle runs."""
-
-
-class SimTask(asyncio.Task[Any]):
-    """Its hash is a count, so that sets of tasks have one order in every run."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], *, number: int, **more: Any) -> None:
-        self._number = number
-        super().__init__(coroutine, **more)
-
-    def __hash__(self) -> int:
-        return self._number
-
-
-class Network:
-    """What a loop asks of its network (`net.SimNet`)."""
-
-    async def connect(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        raise NotImplementedError
-
-    async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-    ) -> asyncio.AbstractServer:
-        raise NotImplementedError
-
-    def machine_slept(self, machine: Machine) -> None:
-        """What is under way to it does not arrive."""
-
-    def machine_woke(self, machine: Machine) -> None:
-        """Its kernel's timers go on."""
 
 
 _Base: Any = asyncio.AbstractEventLoop
