@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swarm.routing.hop_session import HopPhase
-from swarm.terms import LayerRange, NodeId, SessionId, ShardState
+from swarm.terms import LayerRange, MemberState, NodeId, SessionId, ShardState
 
 if TYPE_CHECKING:
     from sims.node import SimNode
@@ -30,6 +30,12 @@ def hop_states(node: SimNode) -> list[HopState]:
 def served_layers(node: SimNode) -> list[LayerRange]:
     shards = node.core._hosting.shards()
     return [shard.layers for shard in shards if shard.state is ShardState.SERVING]
+
+
+def alive_members(node: SimNode) -> set[NodeId]:
+    """Whom it holds for alive, itself included."""
+    members = node.core._gossip.members()
+    return {member.node for member in members if member.state is MemberState.ALIVE}
 
 
 def state_hash(node: SimNode) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import cast
 
@@ -16,6 +16,7 @@ from sims.loop import SimLoop
 from sims.machine import Machine, Process
 from sims.mdns import Segment, SimMdns
 from sims.net import SimNet
+from sims.once import SharedDecoder
 from sims.plain_suite import PLAIN, PlainIdentity, plain_signature
 from sims.stage import REFERENCE_CLASS
 from sims.worker import Checkpoint, SimWorker, Speed
@@ -213,7 +214,9 @@ class SimNode:
             identity, SWARM_KEY, incarnation, instance=instance, suite=PLAIN
         )  # fmt: skip
         events = _Late()
-        around = Surroundings(self._loop.time, self._entropy, self._note)
+        around = Surroundings(
+            self._loop.time, self._entropy, self._note, self._lent.decode
+        )  # fmt: skip
         self.links = TcpLinks(credentials, self._config.link, cast(LinkEvents, events), around)
         bound = await self.links.listen(LISTEN_ANY, 0)
         self.core = self._core(identity, bound)
@@ -299,6 +302,7 @@ class Lent:
     segment: Segment
     note: Callable[[SimNode, Note], None]
     left: Callable[[SimNode], None]
+    decode: SharedDecoder = field(default_factory=SharedDecoder)
 
 
 class _Late:

@@ -39,7 +39,8 @@ _PACKER = msgpack.Packer(use_bin_type=True)
 
 def pack(value: Any) -> bytes:
     """Encode a dataclass of this kind as a msgpack positional array."""
-    return typing.cast(bytes, _PACKER.pack(_flattener(typing.cast(Hashable, type(value)))(value)))
+    packed: bytes = _PACKER.pack(_flattener(type(value))(value))  # type: ignore[arg-type]
+    return packed
 
 
 def unpack(kind: type[T], data: bytes | bytearray | memoryview) -> T:
@@ -58,7 +59,8 @@ def unpack(kind: type[T], data: bytes | bytearray | memoryview) -> T:
         )
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise RemoteProtocolError(f"undecodable {kind.__name__}: {type(error).__name__}") from error
-    return typing.cast(T, _converter(typing.cast(Hashable, kind))(plain))
+    value: T = _converter(kind)(plain)  # type: ignore[arg-type]  # classes are hashable
+    return value
 
 
 # -------------------------------------------------------------------- out

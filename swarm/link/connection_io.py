@@ -30,6 +30,12 @@ CLOSED_AT_HELLO = (
 )
 
 
+Decode = Callable[
+    [bytes | bytearray | memoryview, dict[int, type[Message]], Lane | None], Message | None
+]
+"""What `messages.decode` is to its callers."""
+
+
 class ConnectionOwner(Protocol):
     def opened(self, connection: Connection) -> bool:
         """Whether it may begin its handshake. Asked once, for accepted connections only."""
@@ -68,6 +74,7 @@ class ConnectionSetup:
     handshake: Handshake
     address: Address | None
     encode: Encoder
+    decode: Decode = decode
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -87,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner = owner
         self._handshake = setup.handshake
         self._encode = setup.encode
+        self._decode = setup.decode
         self._buffer = FrameBuffer(HANDSHAKE_LIMIT)
         self._transport: asyncio.Transport | None = None
         self._sealer: Sealer | None = None
@@ -261,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         """An idle peer says the same again and again: that is decoded once."""
         if frame == self._last_frame:
             return self._last_message
-        message = decode(frame, PEER_MESSAGES, self._lane)
+        message = self._decode(frame, PEER_MESSAGES, self._lane)
         if self._lane is _CONTROL:
             self._last_frame, self._last_message = frame, message
         return message

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from swarm.config import LinkConfig
 from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
-from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
+from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup, Decode
 from swarm.link.dial_io import SLOWER, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
 from swarm.link.frames import Encoder
@@ -42,7 +42,16 @@ from swarm.link.link_io import (
 from swarm.link.live_io import ContestPorts, Contests, LiveLink
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
-from swarm.messages import GoodputEcho, GoodputProbe, KeyInUse, Lane, Message, Ping, Pong
+from swarm.messages import (
+    GoodputEcho,
+    GoodputProbe,
+    KeyInUse,
+    Lane,
+    Message,
+    Ping,
+    Pong,
+    decode,
+)
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address, Incarnation, NodeId, short
 
@@ -64,11 +73,15 @@ _OWN = (*_UPKEEP, KeyInUse)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes."""
+    """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes.
+
+    `decode`: another one may do its work once for what comes to several nodes of one process.
+    """
 
     clock: Callable[[], float]
     entropy: Entropy
     notes: NoteSink
+    decode: Decode = decode
 
 
 class TcpLinks:
@@ -88,6 +101,7 @@ class TcpLinks:
         self._clock = surroundings.clock
         self._entropy = surroundings.entropy
         self._notes = surroundings.notes
+        self._decode = surroundings.decode
         self._table = LinkTable(
             credentials.identity.node_id, TableLimits(config.links_max, config.handshake_timeout_s)
         )
@@ -416,7 +430,7 @@ class TcpLinks:
 
     def _new_connection(self, handshake: Handshake, address: Address | None) -> Connection:
         self._last_number += 1
-        setup = ConnectionSetup(self._last_number, handshake, address, self._encode)
+        setup = ConnectionSetup(self._last_number, handshake, address, self._encode, self._decode)
         connection = Connection(setup, self._config, self)
         self._connections[setup.number] = connection
         return connection
