@@ -1,7 +1,7 @@
 """The losses of `scripts/bench_detection` in simulated time, and how they compare with real ones.
 
 What real hosts have and a simulation cannot know (layers, measured speeds, how long the kernel
-takes over a killed process and a process on a loaded core over a request) is given to it as a
+takes over a killed process, and daemons beside it over a broken link) is given to it as a
 `Setting`. The story is then told as there: the
 last hop of an answer is killed or unplugged, and an idle host is unplugged; the time runs from the
 loss to the note of whoever notices.
@@ -65,9 +65,9 @@ class Host:
 class Setting:
     """`teardowns_s`: measured times from SIGKILL until the kernel closed the process's sockets.
 
-    `reactions_s`: measured times that a daemon took over a plain request in mid-answer, which stand
-    for waking on a loaded core, thinking and being heard. `victims`: names of hosts, which idle
-    losses go over in turn.
+    `reactions_s`: measured times from then until the hop before it had acted on its broken link:
+    waking on a loaded core, and thinking. `victims`: names of hosts, which idle losses go over in
+    turn.
     """
 
     layer_count: int
@@ -171,12 +171,10 @@ class _Story:
             self._nodes[host.name] = self.world.add(spec, name=host.name)
             self.world.start(self._nodes[host.name])
         await self.world.settled()
-        self.loop.lags_s = self.setting.reactions_s
         for _ in range(runs):
             self.samples[KILLED].append(await self._in_use(self._kill))
         for _ in range(runs):
             self.samples[UNPLUGGED].append(await self._in_use(self._unplug))
-        self.loop.lags_s = ()
         for run in range(runs):
             victims = self.setting.victims
             await self._idle(self._nodes[victims[run % len(victims)]])
@@ -190,6 +188,7 @@ class _Story:
         moment_s = world.now_s
         await lose(victim)
         told_s = await self._noted("session.reroute", origin, moment_s)
+        self.loop.lags_s = ()
         await request.over()
         assert request.outcome is Outcome.FINISHED, request
         await self._back(victim)
@@ -211,6 +210,8 @@ class _Story:
     # ------------------------------------------------------------ small parts
 
     async def _kill(self, victim: SimNode) -> None:
+        """The cores are busy with the remains until somebody has acted on it."""
+        self.loop.lags_s = self.setting.reactions_s
         self.world.kill(victim, teardown_s=self.world.rng.choice(self.setting.teardowns_s))
 
     async def _unplug(self, victim: SimNode) -> None:

@@ -36,8 +36,6 @@ VICTIMS = ("first", "last1", "last2")
 """Unplugged in turn while idle."""
 LIMITS_MS = {KILLED: 20.0, UNPLUGGED: 400.0, SUSPECTED: None, BURIED: None}
 FOUND_LIMIT_S = 2.0
-PULSE_PAUSE_S = 0.03
-"""Long enough for a daemon to rest between two requests."""
 WIRE_PAUSE_S = 0.0005
 WIRE_SILENCE_S = 0.1
 """A wire that was silent for so long is cut."""
@@ -94,35 +92,6 @@ class Witness:
         return self._ended
 
 
-class Pulse:
-    """Plain requests to a node, one after the other, and how long each took: what a daemon needs to
-    wake on a loaded core, to think and to be heard."""
-
-    def __init__(self, node: Node) -> None:
-        self.took_s: list[float] = []
-        self._node = node
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat)
-
-    def __enter__(self) -> Pulse:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        parts = urlsplit(self._node.gateway.url)
-        asked = f"GET /healthz HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
-        with self._node.plan.connect(str(parts.hostname), int(parts.port or 0)) as line:
-            while not self._is_over.wait(PULSE_PAUSE_S * (0.5 + random.random())):
-                began = time.monotonic()
-                line.sendall(asked)
-                assert line.recv(4096).startswith(b"HTTP/1.1 200")
-                self.took_s.append(time.monotonic() - began)
-
-
 class Wire:
     """Datagrams from one host to another, until a cable is pulled: when the last one came."""
 
@@ -172,7 +141,7 @@ class Bench:
     floors: list[float] = field(default_factory=list)
     """Milliseconds from each kill until the kernel had closed the sockets."""
     reactions_s: list[float] = field(default_factory=list)
-    """What plain requests to the origin took in mid-answer."""
+    """From when the kernel had closed the sockets until the hop before had acted on it."""
 
     def measure(self, runs: int) -> None:
         with console.status("killing processes"):
@@ -198,9 +167,7 @@ class Bench:
         Milliseconds until the origin decided."""
         origin = self.swarm.nodes["origin"]
         body = {"model": "smollm2", "prompt": "Rain", "max_tokens": reality.TOKENS}
-        with Pulse(origin) as pulse:
-            wanted = origin.ask(**body, ignore_eos=True).finish().ids
-        self.reactions_s += pulse.took_s
+        wanted = origin.ask(**body, ignore_eos=True).finish().ids
         answer = origin.ask(**body, ignore_eos=True)
         hop = self.swarm.hops(origin, answer.session)[-1]
         answer.read_to(reality.TOKENS_BEFORE_LOSS)
@@ -243,7 +210,10 @@ class Bench:
     def _kill(self, node: Node) -> float:
         witness = Witness(node)
         moment = node.kill()
-        self.floors.append(1000 * (witness.ended() - moment))
+        closed = witness.ended()
+        told = self.swarm.await_note(self.swarm.nodes["first"], "hop.failed", since=moment)
+        self.floors.append(1000 * (closed - moment))
+        self.reactions_s.append(max(0.0, float(told["monotonic_s"]) - closed))
         return moment
 
     def _restart(self, node: Node) -> None:

@@ -36,7 +36,7 @@ def test_every_loss_is_noticed_within_its_bounds() -> None:
     samples = simulate(setting(0.01, 0.02), RUNS, seed=1)
     assert set(samples) == set(CASES)
     assert [len(samples[case]) for case in CASES] == [RUNS, RUNS, 3 * RUNS, 3 * RUNS]
-    assert all(11.0 <= ms <= 30.0 for ms in samples[KILLED])
+    assert all(10.0 <= ms <= 30.0 for ms in samples[KILLED])
     assert all(220.0 <= ms <= 400.0 for ms in samples[UNPLUGGED])
     assert all(1200.0 <= ms <= 2000.0 for ms in samples[SUSPECTED])
     assert all(2700.0 <= ms <= 5000.0 for ms in samples[BURIED])
@@ -54,10 +54,11 @@ def test_a_model_without_teardown_is_found_out() -> None:
 
 
 def test_slow_reactions_tell() -> None:
-    quick = simulate(setting(0.01, reactions_s=()), 1, seed=1)
-    slow = simulate(setting(0.01, reactions_s=(0.004,)), 1, seed=1)
-    assert 10.0 <= quick[KILLED][0] <= 11.0
-    assert 14.0 <= slow[KILLED][0] <= 23.0
+    quick = simulate(setting(0.01, reactions_s=()), RUNS, seed=1)[KILLED]
+    slow = simulate(setting(0.01, reactions_s=(0.004,)), RUNS, seed=1)[KILLED]
+    assert all(10.0 <= ms <= 11.0 for ms in quick)
+    assert all(10.0 <= ms <= 23.0 for ms in slow)
+    assert max(slow) >= 12.0
 
 
 def test_agreement_is_of_medians_within_the_tolerance() -> None:
