@@ -17,7 +17,7 @@ RECONNECT_S = 5.0
 
 
 class CoverLog:
-    """Looks at the true state of the world now and then, for each node that has clients."""
+    """Looks at the true state of the world now and then, for each node whose clients wait."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -26,7 +26,8 @@ class CoverLog:
 
     async def watch(self) -> None:
         while True:
-            for origin in {r.origin.number: r.origin for r in self._world.requests}.values():
+            waiting = [r.origin for r in self._world.requests if not r.is_over]
+            for origin in {origin.number: origin for origin in waiting}.values():
                 self.look(origin)
             await asyncio.sleep(SAMPLE_S)
 
@@ -50,9 +51,10 @@ class CoverLog:
         count = self._world.model.layer_count
         spans = [
             (layers.start, layers.stop, node)
-            for node in self._world.running()
-            if node.is_well and node.is_up and self._is_linked(origin, node)
+            for node in self._world.nodes
+            if node.spec.checkpoints and node.is_up and node.is_well
             for layers in served_layers(node)
+            if self._is_linked(origin, node)
         ]
         spans.sort(key=lambda span: (span[0], span[1], span[2].number))
         ways = [span for span in spans if span[0] == 0]

@@ -66,7 +66,7 @@ class Truth:
         trouble = self._nodes.get(nodes[0]) if len(nodes) == 1 else self._pairs.get(_key(nodes))
         if trouble is None:
             return float("inf")
-        return 0.0 if trouble.now.total() else now_s - trouble.last_s
+        return 0.0 if any(trouble.now.values()) else now_s - trouble.last_s
 
     def direct_quiet_s(self, now_s: float, a: int, b: int) -> float:
         """For how long two nodes, and what lies between them, have been well."""
@@ -88,5 +88,5 @@ class Truth:
 
 
 def _key(nodes: tuple[int, ...]) -> tuple[int, int]:
-    low, high = sorted(nodes)
-    return low, high
+    a, b = nodes
+    return (a, b) if a < b else (b, a)

@@ -247,6 +247,7 @@ class World(Faults):
             return request
         self.tell("client.asks", origin, prompt=len(request.order.prompt_ids),
                   tokens=request.order.max_tokens)  # fmt: skip
+        self.cover.look(origin)
         self.loop.spawn(process, self._follow(request))
         return request
 
