@@ -65,9 +65,9 @@ class Host:
 class Setting:
     """`teardowns_s`: measured times from SIGKILL until the kernel closed the process's sockets.
 
-    `reactions_s`: measured times from then until the hop before it had acted on its broken link:
-    waking on a loaded core, and thinking. `victims`: names of hosts, which idle losses go over in
-    turn.
+    `reactions_s`: measured times from then until daemons other than the origin had found their link
+    broken: what waking takes beside the remains. `victims`: names of hosts, which idle losses go
+    over in turn.
     """
 
     layer_count: int
