@@ -221,10 +221,11 @@ class Hosting:
         return max(0, self._budget.weights + self._budget.kv - weights)
 
     def next_deadline(self) -> float | None:
-        moments = [h.deadline for h in self._hosted if h.deadline is not None]
-        if self._restart_at is not None:
-            moments.append(self._restart_at)
-        return min(moments, default=None)
+        due = self._restart_at
+        for h in self._hosted:
+            if h.deadline is not None and (due is None or h.deadline < due):
+                due = h.deadline
+        return due
 
     @property
     def has_effects(self) -> bool:

@@ -458,10 +458,12 @@ def encode(message: Message) -> list[bytes | memoryview]:
     if len(head) > 0xFFFF:
         raise LocalProtocolError(f"{type(message).__name__} head of {len(head)} bytes")
     start = _PREFIX.pack(message.NUMBER, len(head)) + head
-    payload = getattr(message, "payload", b"")
+    payload = getattr(message, "payload", None)
+    if not payload:
+        return [start]
     if len(payload) > PAYLOAD_LIMIT:
         raise LocalProtocolError(f"{type(message).__name__} payload of {len(payload)} bytes")
-    return [start, payload] if len(payload) else [start]
+    return [start, payload]
 
 
 def decode(

@@ -293,7 +293,11 @@ class NodeCore:
             self._sentinel.next_deadline(),
             self._worker.next_deadline(),
         )
-        return min((moment for moment in moments if moment is not None), default=None)
+        due: float | None = None
+        for moment in moments:
+            if moment is not None and (due is None or moment < due):
+                due = moment
+        return due
 
     def take_effects(self) -> list[Effect]:
         effects, self._out = self._out, []

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from functools import reduce
+from operator import xor
 
 from swarm.errors import RemoteProtocolError
 from swarm.terms import NodeId
@@ -31,9 +33,7 @@ def division(node_count: int) -> int:
 
 def coarsened(fine: list[int], count: int) -> bytes:
     """The hashes (64-bit integers, joined by exclusive or) of `count` buckets, packed."""
-    joined = [0] * count
-    for bucket, value in enumerate(fine):
-        joined[bucket % count] ^= value
+    joined = [reduce(xor, fine[bucket::count]) for bucket in range(count)]
     return b"".join((value >> 32).to_bytes(HASH_BYTES, "big") for value in joined)
 
 

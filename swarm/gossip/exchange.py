@@ -141,8 +141,9 @@ class Exchange:
             self._compare_with_one(now)
 
     def next_deadline(self) -> float | None:
-        times = [mismatch.pull_at for mismatch in self._mismatches.values()]
-        times += [at for at in (self._full_at, self._pull_at) if at is not None]
+        times = [at for at in (self._full_at, self._pull_at) if at is not None]
+        if self._mismatches:
+            times += [mismatch.pull_at for mismatch in self._mismatches.values()]
         return min(times, default=None)
 
     # ------------------------------------------------------------ inner moves

@@ -264,7 +264,10 @@ class Gossip:
             self._parts.rumours.next_deadline(),
             self._parts.neighbours.next_deadline(),
         )
-        due = min((t for t in times if t is not None), default=math.inf)
+        due = math.inf
+        for t in times:
+            if t is not None and t < due:
+                due = t
         return None if due == math.inf else self._awake.real(due)
 
     @property

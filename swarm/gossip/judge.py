@@ -216,10 +216,11 @@ class Judge:
 
     def next_deadline(self, now: float) -> float | None:
         times = [self._prober.next_deadline(), *self._break_at.values()]
-        if 0 < len(self.suspicions) <= EXACT_SUSPICIONS_MAX:
+        suspicion_count = len(self.suspicions)
+        if 0 < suspicion_count <= EXACT_SUSPICIONS_MAX:
             subjects = self.suspicions.subjects()
             times += [self._death_at(s, now) for s in subjects if not self._prober.is_open(s)]
-        elif len(self.suspicions):
+        elif suspicion_count:
             times.append(self._deaths_checked_at + SUSPICION_STEP_S)
         expiry = self._members.next_deadline()
         return min(times) if expiry is None else min(expiry, *times)

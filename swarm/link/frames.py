@@ -53,14 +53,15 @@ class Sealer:
         Raises LocalProtocolError when they are too many for the lane.
         """
         plaintext = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(plaintext) > self._limit:
-            raise LocalProtocolError(f"a frame of {len(plaintext)} bytes, limit {self._limit}")
+        size = len(plaintext)
+        if size > self._limit:
+            raise LocalProtocolError(f"a frame of {size} bytes, limit {self._limit}")
         state = self._state
-        header = _pack_length(len(plaintext) + TAG_BYTES)
+        header = _pack_length(size + TAG_BYTES)
         sealed = state.encrypt(header, plaintext)
         if self._rekey_frames and state.nonce % self._rekey_frames == 0:
             state.rekey()
-        return [header + sealed] if len(sealed) < _JOIN_BELOW else [header, sealed]
+        return [header + sealed] if size < _JOIN_BELOW else [header, sealed]
 
 
 class Opener:
