@@ -383,7 +383,7 @@ class NodeCore:
                 if effect.peer == self._me:
                     own.append(effect.message)
                 else:
-                    self._deliver(effect.peer, effect.message, now)
+                    self._post(effect, now)
             else:
                 if isinstance(effect, ToWorker):
                     self._worker.sent(effect.message, now)
@@ -424,11 +424,16 @@ class NodeCore:
     def _deliver(self, peer: NodeId, message: Message, now: float) -> None:
         if peer == self._me:
             self._dispatch(self._me, message, now)
-            return
+        else:
+            self._post(Send(peer, message), now)
+
+    def _post(self, send: Send, now: float) -> None:
+        """To another node."""
+        peer, message = send.peer, send.message
         if peer not in self._picture.links:
             self._reach.send(peer, message, now)
             return
-        self._out.append(Send(peer, message))
+        self._out.append(send)
         if message.LANE is Lane.CONTROL:
             self._sentinel.vigil.sent(peer, now)
             self._gossip.sent(peer, now)
