@@ -63,11 +63,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`teardowns_s`: measured times from SIGKILL until the kernel closed the process's sockets.
+    """`teardowns_s`: measured times from SIGKILL until the process's sockets were closed.
 
-    `reactions_s`: measured times from then until daemons other than the origin had found their link
-    broken: what waking takes beside the remains. `victims`: names of hosts, which idle losses go
-    over in turn.
+    `reactions_s`: measured times from then until others than the origin had noticed: what waking
+    takes beside the remains. `victims`: names of hosts, which idle losses go over in turn.
     """
 
     layer_count: int

@@ -139,9 +139,11 @@ class Bench:
     lan: Lan
     samples: reality.Samples = field(default_factory=lambda: {c: [] for c in reality.CASES})
     floors: list[float] = field(default_factory=list)
-    """Milliseconds from each kill until the kernel had closed the sockets."""
+    """Milliseconds from each kill until a plain socket saw its end."""
+    teardowns_s: list[float] = field(default_factory=list)
+    """From each kill until the first saw it who does not decide: that socket, or another daemon."""
     reactions_s: list[float] = field(default_factory=list)
-    """From then until each daemon that does not decide had found its link broken."""
+    """From then until each of them had seen it."""
 
     def measure(self, runs: int) -> None:
         with console.status("killing processes"):
@@ -157,8 +159,8 @@ class Bench:
     def setting(self) -> Setting:
         """What the simulator must know to do the same."""
         hosts = tuple(self._host(name, layers) for name, layers in HOSTS.items())
-        floors_s = tuple(ms / 1000 for ms in self.floors)
-        return Setting(LAYER_COUNT, hosts, VICTIMS, floors_s, tuple(self.reactions_s))
+        teardowns_s, reactions_s = tuple(self.teardowns_s), tuple(self.reactions_s)
+        return Setting(LAYER_COUNT, hosts, VICTIMS, teardowns_s, reactions_s)
 
     # ------------------------------------------------------------ one loss
 
@@ -211,12 +213,12 @@ class Bench:
     def _kill(self, node: Node) -> float:
         witness = Witness(node)
         moment = node.kill()
-        closed = witness.ended()
-        self.floors.append(1000 * (closed - moment))
-        for other in self.swarm.running():
-            if other.name != "origin":
-                told_s = self._noted(other, "link.down", node, moment)
-                self.reactions_s.append(max(0.0, told_s - closed))
+        others = [other for other in self.swarm.running() if other.name != "origin"]
+        seen = [witness.ended()]
+        self.floors.append(1000 * (seen[0] - moment))
+        seen += [self._noted(other, "link.down", node, moment) for other in others]
+        self.teardowns_s.append(min(seen) - moment)
+        self.reactions_s += [at - min(seen) for at in seen]
         return moment
 
     def _restart(self, node: Node) -> None:
