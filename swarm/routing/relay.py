@@ -424,9 +424,12 @@ class Relay:
             if other.order.next == s.order.next
         )
         budget = self._config.link_inflight_bytes_max - in_flight
+        began_at = s.feed.next_position
         while rows := s.feed.take(s.outbox, budget):
             budget -= len(rows.payload)
             self._send(s.order.next, step_of(s.session, s.epoch, rows, s.origin))
+        if s.feed.next_position > began_at:
+            self._keep_outboxes_small()
 
     def _pump_link(self, peer: NodeId) -> None:
         """Room came free on a link: every session that uses it may send."""

@@ -22,6 +22,7 @@ FOUND = [
     ("mixed", 173, "a hop punished a neighbour that had been given another route"),
     ("mixed", 5028, "two retries at one instant stopped the clock"),
     ("mixed", 7033, "a token that the head still held acted as credit in a rebuild"),
+    ("mixed", 1091, "rows that were held back left an outbox over its budget once they were sent"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
 ]
