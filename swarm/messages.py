@@ -458,12 +458,10 @@ def encode(message: Message) -> list[bytes | memoryview]:
     if len(head) > 0xFFFF:
         raise LocalProtocolError(f"{type(message).__name__} head of {len(head)} bytes")
     start = _PREFIX.pack(message.NUMBER, len(head)) + head
-    payload = getattr(message, "payload", None)
-    if not payload:
-        return [start]
+    payload = getattr(message, "payload", b"")
     if len(payload) > PAYLOAD_LIMIT:
         raise LocalProtocolError(f"{type(message).__name__} payload of {len(payload)} bytes")
-    return [start, payload]
+    return [start, payload] if payload else [start]
 
 
 def decode(
