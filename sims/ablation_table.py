@@ -31,7 +31,9 @@ class Catch:
 def find(name: str) -> Ablation:
     """Raises ConfigError with the nearest names."""
     plain = catalogue.spoken(name)
-    found = ABLATIONS.get(plain)
+    found = next(
+        (ABLATIONS[known] for known in ABLATIONS if catalogue.spoken(known) == plain), None
+    )
     if found is None:
         near = catalogue.nearest(plain, ABLATIONS)
         raise ConfigError(f"there is no safeguard {name!r} to switch off; {near}")

@@ -33,7 +33,7 @@ class CoverLog:
 
     def look(self, origin: SimNode) -> None:
         """Take down whether there is cover for this node now."""
-        if not self._is_covered(origin):
+        if not self.is_covered(origin):
             self._lost.setdefault(origin.number, []).append(self._world.now_s)
 
     def was_lost(self, origin: SimNode, start_s: float, stop_s: float) -> bool:
@@ -46,13 +46,17 @@ class CoverLog:
         count = sum(start_s <= at <= stop_s for at in moments)
         return (count + 1) * SAMPLE_S if count else 0.0
 
-    def _is_covered(self, origin: SimNode) -> bool:
-        """By nodes that are well, and well connected with the origin and with their neighbours."""
+    def is_covered(self, origin: SimNode) -> bool:
+        """Whether all layers are reached from there: by nodes that are well and stay, and are well
+        connected with the origin and with their neighbours."""
         count = self._world.model.layer_count
         spans = [
             (layers.start, layers.stop, node)
             for node in self._world.nodes
-            if node.spec.checkpoints and node.is_up and node.is_well
+            if node.spec.checkpoints
+            and node.is_up
+            and node.is_well
+            and not self._world.truth.has("leaving", node.number)
             for layers in served_layers(node)
             if self._is_linked(origin, node)
         ]

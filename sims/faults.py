@@ -29,6 +29,7 @@ class Faults(ABC):
     truth: Truth
     nodes: list[SimNode]
     is_unsteady: bool
+    woke_s: dict[int, float]
 
     @property
     @abstractmethod
@@ -58,6 +59,7 @@ class Faults(ABC):
         self.loop.post(self._in(duration_s), self.loop.world, self._wake, node)
 
     def _wake(self, node: SimNode) -> None:
+        self.woke_s[node.number] = self.now_s
         processes = [p for p in (node.process, node.worker.process) if p is not None]
         self.loop.wake_machine(node.machine, processes)
         self.net.machine_woke(node.machine)
@@ -114,8 +116,8 @@ class Faults(ABC):
         named = "|".join(",".join(node.machine.name for node in group) for group in groups)
         self._tell_world("net.partition", groups=named)
         self.net.partition([[node.machine for node in group] for group in groups])
-        for a, b in self._across(groups):
-            self.truth.begin("cut", self.now_s, a.number, b.number)
+        for index, (a, b) in enumerate(self._across(groups)):
+            self.truth.begin("cut", self.now_s, a.number, b.number, is_part=index > 0)
 
     def heal_all(self) -> None:
         self._tell_world("net.heal_all")

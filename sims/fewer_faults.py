@@ -21,7 +21,7 @@ from sims.world import LogLine, World
 
 FAULTS = (
     "kill", "vanish", "leave", "stall", "suspend", "crash_worker", "wedge", "slow_worker", "cut",
-    "partition", "clog", "reset", "drift", "hang_up", "lose_incarnation",
+    "partition", "clog", "reset", "drift", "hang_up", "lose_incarnation", "lose",
 )  # fmt: skip
 RUNS_MAX = 120
 SECONDS_MAX = 120.0

@@ -11,7 +11,7 @@ from sims.request import Outcome, Request
 from sims.stage import oracle
 from sims.world import World
 from swarm.effects import Failed, Finished, Generated, SessionEvent, Started
-from swarm.errors import CapacityError, RerouteLimitReached
+from swarm.errors import RerouteLimitReached
 from swarm.terms import LayerRange, NumericClass, Route
 
 DETECTION_S = 0.45
@@ -111,7 +111,7 @@ class EveryAnswer(Invariant):
 
     def _is_excused(self, request: Request) -> bool:
         error = request.error
-        if isinstance(error, CapacityError) or error is None:
+        if error is None:
             return True
         assert request.ended_s is not None
         if isinstance(error, RerouteLimitReached):

@@ -187,12 +187,29 @@ async def _whole(world: World, story: Story) -> None:
     await story(world)
     world.calm_down()
     await world.until(world.is_answered, ANSWER_LIMIT_S)
-    await world.until(lambda: _is_clean(world), CALM_LIMIT_S, step_s=0.25)
+    world.became_clean = await world.until(lambda: _is_clean(world), CALM_LIMIT_S, step_s=0.25)
+    await _ask_once_more(world)
+
+
+async def _ask_once_more(world: World) -> None:
+    """When all is well again the swarm must answer: a swarm that refuses everybody is no use."""
+    asked = next((n for n in world.running() if n.is_up and world.cover.is_covered(n)), None)
+    if asked is not None and world.became_clean:
+        request = world.ask(asked, world.order(9, 3))
+        await world.until(lambda: request.is_over, ANSWER_LIMIT_S)
+        await world.until(lambda: not any(leftovers(asked).values()), CALM_LIMIT_S)
+        await world.until(lambda: _is_freed(world), CALM_LIMIT_S)
+        world.requests.remove(request)
+        assert request.outcome is Outcome.FINISHED, f"all is well, but {request}: {request.error!r}"
+
+
+def _is_freed(world: World) -> bool:
+    return not any(any(leftovers(node).values()) for node in world.running())
 
 
 def _is_clean(world: World) -> bool:
     running = world.running()
-    if any(any(leftovers(node).values()) for node in running):
+    if not _is_freed(world):
         return False
     ids = {node.id for node in running}
     return all(world.alive_in(node) == ids for node in running) and world.is_one_view()

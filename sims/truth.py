@@ -31,12 +31,13 @@ class Truth:
 
     # ------------------------------------------------------------ entering
 
-    def begin(self, kind: str, now_s: float, *nodes: int) -> None:
-        """`nodes`: one node, or the two of a pair."""
+    def begin(self, kind: str, now_s: float, *nodes: int, is_part: bool = False) -> None:
+        """`nodes`: one node, or the two of a pair. `is_part`: of a fault that was counted."""
         trouble = self._of(nodes)
         trouble.now[kind] += 1
         trouble.last_s = now_s
-        self.fault_times.append(now_s)
+        if not is_part:
+            self.fault_times.append(now_s)
 
     def end(self, kind: str, now_s: float, *nodes: int) -> None:
         trouble = self._of(nodes)

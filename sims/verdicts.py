@@ -32,7 +32,8 @@ SEEDS_SHOWN_MAX = 8
 
 def is_judged_at_end(kind: type[Invariant]) -> bool:
     """Whether it says nothing before all is over."""
-    return kind.on_note is Watcher.on_note and kind.on_event is Watcher.on_event
+    quiet = (kind.on_note, kind.on_event, kind.on_step)
+    return quiet == (Watcher.on_note, Watcher.on_event, Watcher.on_step)
 
 
 AT_END = frozenset(kind.name for kind in ALL if is_judged_at_end(kind))

@@ -94,6 +94,7 @@ class SimWorker:
         self.steps_done = 0
         self.on_step: Callable[[int], None] = lambda steps: None
         """Told the number of finished steps just before each result leaves."""
+        self.told_start: Callable[[], None] = lambda: None
         self.told_step: Callable[[], None] = lambda: None
         """Told after each step, for whoever watches the world."""
         self._loop = loop
@@ -125,6 +126,7 @@ class SimWorker:
 
     async def start(self) -> None:
         self._reset()
+        self.told_start()
         self._run = self._loop.process(self._machine)
 
     def send(self, message: Message) -> None:

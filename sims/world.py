@@ -101,6 +101,10 @@ class World(Faults):
         self.is_unsteady = False
         """Whether some path has gaps of its own, long enough to look like trouble."""
         self.has_clones = False
+        self.woke_s: dict[int, float] = {}
+        """When each machine was last awakened from sleep."""
+        self.became_clean = False
+        """Whether everything was freed and all views were one at some moment after the story."""
         self.cover = CoverLog(self)
         self._by_id: dict[NodeId, SimNode] = {}
         self._by_short: dict[str, SimNode] = {}
@@ -130,6 +134,7 @@ class World(Faults):
             self.config,
         )
         node.worker.told_step = lambda: self._stepped(node)
+        node.worker.told_start = lambda: self.truth.end("wedged", self.now_s, node.number)
         self.nodes.append(node)
         return node
 

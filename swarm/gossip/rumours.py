@@ -87,12 +87,20 @@ class Rumours:
             served += 1
             if served == self._config.rumour_fanout:
                 return
-        self._pieces.clear()
+        self._drop_what_nobody_lacks(peers)
 
     def next_deadline(self) -> float | None:
         return self._round_at if self._pieces else None
 
     # ------------------------------------------------------------ inner moves
+
+    def _drop_what_nobody_lacks(self, peers: list[NodeId]) -> None:
+        """What did not fit into this round's messages waits for the next."""
+        self._pieces = {
+            key: piece
+            for key, piece in self._pieces.items()
+            if any(peer not in piece.holders for peer in peers)
+        }
 
     def _add(
         self,
