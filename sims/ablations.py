@@ -214,7 +214,7 @@ def _intention_before_load() -> tuple[Patch, ...]:
 
 
 _ALL = (
-    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 7, _epoch_check),
+    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 31, _epoch_check),
     Ablation("position trim", _position_trim.__doc__ or "", "peer death", 1, _position_trim),
     Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 1, _gap_refusal),
     Ablation(
@@ -227,7 +227,7 @@ _ALL = (
     ),
     Ablation(
         "loop-lag correction", _loop_lag_correction.__doc__ or "",
-        "stalled loops", 14, _loop_lag_correction,
+        "stalled loops", 16, _loop_lag_correction,
     ),
     Ablation("outbox budget", _outbox_budget.__doc__ or "", "small outboxes", 1, _outbox_budget),
     Ablation("replay window", _replay_window.__doc__ or "", "replayed hello", 1, _replay_window),
