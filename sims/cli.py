@@ -17,7 +17,7 @@ from swarm.errors import ConfigError, SwarmError
 from swarm.notes import printable
 
 FIRST_SEED = 1
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 PIPED_COLUMNS = 120
 """Width of what is not printed on a terminal."""
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "scripts/sim") -
     except BrokenPipeError:
         # The reader of our output has gone; nothing may be flushed into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return UNREAD
     return OK
 
 

@@ -11,8 +11,14 @@ Seed = Annotated[int | None, typer.Option(help="Play this one seed and tell what
 Seeds = Annotated[int | None, typer.Option(min=1, help="Play so many seeds on all cores.")]
 FirstSeed = Annotated[int, typer.Option(help="Where --seeds begins.")]
 Scenario = Annotated[str, typer.Option(help="Which story, or all; --list names them.")]
-Nodes = Annotated[int | None, typer.Option(min=2, help="Machines, where the story asks.")]
-Minutes = Annotated[float | None, typer.Option(min=0.01, help="Virtual ones, the same.")]
+NODES_MAX, MINUTES_MAX = 2000, 100_000.0
+"""More fits into no machine's memory, or into nobody's patience."""
+Nodes = Annotated[
+    int | None, typer.Option(min=2, max=NODES_MAX, help="Machines, where the story asks.")
+]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.01, max=MINUTES_MAX, help="Virtual ones, the same.")
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.")]
 ListAll = Annotated[bool, typer.Option("--list", help="List scenarios, invariants, figures.")]
 Log = Annotated[bool, typer.Option("--log", help="Tell a seed by its whole log.")]
