@@ -225,6 +225,7 @@ class World(Faults):
         self.heal_all()
         for node in self.nodes:
             node.worker.slowness = 1.0
+            node.worker.on_step = lambda steps: None
 
     def is_answered(self) -> bool:
         return all(request.is_over for request in self.requests)
