@@ -57,7 +57,7 @@ class BoundedTalk(Invariant):
     """Notes a node may write: a few a second at the worst, over the whole run."""
 
     name = "bounded"
-    says = "log lines, queues and retries stay within stated bounds"
+    says = "what nodes write to their logs stays within a stated rate"
     LINES_PER_S = 40.0
     LINES_FREE = 400
 

@@ -199,7 +199,9 @@ class Credits(Invariant):
 
 class NothingLeft(Invariant):
     name = "nothing is left"
-    says = "when all is over no session, KV byte, outbox byte, job, task or client is left anywhere"
+    says = (
+        "when all is over no session, KV byte, outbox byte, job or waiting client is left"
+    )
 
     def on_end(self) -> None:
         for node in self.world.running():

@@ -10,7 +10,6 @@ from sims.node import SimNode
 from sims.truth import NEVER
 from sims.world import World
 from swarm.notes import Note
-from swarm.terms import MemberState
 
 FAIR_S = 15.0
 """Trouble longer ago than this excuses no verdict: the longest suspicion and a probe."""
@@ -133,14 +132,9 @@ class LivesApart(Invariant):
 
 class NoFalseCopies(Invariant):
     name = "nobody is called a copy"
-    says = "copies of an identity are reported where there are some, and only there"
+    says = "copies of an identity are reported only where there are some"
     SAID = ("member.cloned", "node.copied", "node.copy_reported", "node.renewed")
 
     def on_note(self, node: SimNode, entry: Note) -> None:
         if entry.event in self.SAID and not self.world.has_clones:
             self.violated(f"{node} says {entry.event}, and there are no copies")
-
-
-def living(node: SimNode) -> dict[str, MemberState]:
-    """Every member as this node sees it."""
-    return {view.name: view.state for view in node.io.snapshot().nodes}
