@@ -199,9 +199,7 @@ class Credits(Invariant):
 
 class NothingLeft(Invariant):
     name = "nothing is left"
-    says = (
-        "when all is over no session, KV byte, outbox byte, job or waiting client is left"
-    )
+    says = "when all is over no session, KV byte, outbox byte, job or waiting client is left"
 
     def on_end(self) -> None:
         for node in self.world.running():
