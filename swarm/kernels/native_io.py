@@ -1,0 +1,189 @@
+"""Builds the C++ kernels for this machine at first use, and loads them once per process.
+
+The library is kept under a hash of all that it depends on: sources, flags, the compiler's own
+macros (its version, and the instruction set that `-march=native` stands for here) and torch. Two
+processes that build at once each build aside and rename; the last one wins and both are right.
+Without a compiler, or when the build fails, the plain torch reference runs and `problem` says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from swarm.kernels import fakes
+
+SOURCE_DIR = Path(__file__).parent / "native"
+BUILD_LIMIT_S = 300.0
+"""A build takes about 10 s on an idle machine; after this it is ended and the reference runs."""
+_PROBE_LIMIT_S = 20.0
+_TEXT_CHARACTERS = 200
+_ARM = ("aarch64", "arm64")
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What became of the native kernels in this process."""
+
+    instruction_set: str = ""
+    """Empty when they are not there."""
+    problem: str = ""
+    """Why they are not there, as one sentence."""
+
+    @property
+    def available(self) -> bool:
+        return bool(self.instruction_set)
+
+
+class NativeBuildError(Exception):
+    """The kernels could not be built or loaded here; the reference runs instead."""
+
+
+_chosen: list[Native] = []
+
+
+def start_native(cache_dir: Path | None = None, compiler: str | None = None) -> Native:
+    """Build (or find) and load the kernels. Only the first call of a process decides.
+
+    cache_dir  where built libraries are kept; None: `default_cache_dir()`
+    compiler   a C++ compiler's name or path; None: `default_compiler()`
+    """
+    if not _chosen:
+        try:
+            torch.ops.load_library(str(build(cache_dir or default_cache_dir(), compiler)))
+            fakes.register()
+            _chosen.append(Native(instruction_set=torch.ops.swarm.instruction_set()))
+        except (NativeBuildError, OSError, RuntimeError) as error:
+            _chosen.append(Native(problem=_one_line(str(error))))
+    return _chosen[0]
+
+
+def native_available() -> bool:
+    """Whether `start_native` has loaded the kernels in this process."""
+    return bool(_chosen) and _chosen[0].available
+
+
+def default_cache_dir() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "swarm" / "kernels"
+
+
+def default_compiler() -> str | None:
+    """$CXX, else the first known name on PATH."""
+    asked = os.environ.get("CXX")
+    if asked:
+        return asked
+    return next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
+
+
+def build(cache_dir: Path, compiler: str | None = None) -> Path:
+    """The library's path, building it when it is not in `cache_dir`. Raises NativeBuildError."""
+    name = compiler or default_compiler()
+    found = shutil.which(name) if name else None
+    if found is None:
+        raise NativeBuildError(f"no C++ compiler was found ({name or 'g++, c++, clang++'})")
+    flags = _flags()
+    target = cache_dir / f"swarm-{_key(found, flags)}.so"
+    if target.exists():
+        return target
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir, prefix="build-") as folder:
+            made = _compile(found, flags, Path(folder))
+            made.replace(target)
+    except OSError as error:
+        raise NativeBuildError(f"{cache_dir} cannot hold the built kernels: {error}") from error
+    return target
+
+
+def _flags() -> list[str]:
+    """No contraction and no fast-math: each float operation rounds as it is written."""
+    here = "-mcpu=native" if platform.machine() in _ARM else "-march=native"
+    flags = ["-O3", here, "-std=c++20", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-w"]
+    flags += ["-fvisibility=hidden"]
+    if sys.platform == "linux" and torch.backends.openmp.is_available():
+        flags.append("-fopenmp")
+    include = Path(torch.__file__).parent / "include"
+    return [*flags, f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"]
+
+
+def _link_flags() -> list[str]:
+    library = Path(torch.__file__).parent / "lib"
+    flags = ["-shared", f"-L{library}", "-ltorch_cpu", "-lc10"]
+    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
+
+
+def _key(compiler: str, flags: Sequence[str]) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for source in sorted(SOURCE_DIR.iterdir()):
+        if source.suffix in (".cpp", ".h"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    macros = [compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull]
+    digest.update(_run(macros, _PROBE_LIMIT_S))
+    digest.update("\0".join([*flags, *_link_flags(), torch.__version__]).encode())
+    return digest.hexdigest()
+
+
+def _compile(compiler: str, flags: Sequence[str], folder: Path) -> Path:
+    """Every source to an object, side by side, then one library."""
+    deadline = time.monotonic() + BUILD_LIMIT_S
+    objects = []
+    running = []
+    try:
+        for source in sorted(SOURCE_DIR.glob("*.cpp")):
+            objects.append(folder / f"{source.stem}.o")
+            command = [compiler, *flags, "-c", str(source), "-o", str(objects[-1])]
+            running.append(_started(command))
+        for process in running:
+            _finish(process, deadline)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    made = folder / "library.so"
+    link = [compiler, *flags, *map(str, objects), *_link_flags(), "-o", str(made)]
+    _finish(_started(link), deadline)
+    return made
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def _finish(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """Its output. Raises NativeBuildError when it failed or took too long."""
+    try:
+        output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        raise NativeBuildError(f"building took more than {BUILD_LIMIT_S:.0f} s") from error
+    if process.returncode != 0:
+        lines = output.decode(errors="replace").splitlines()
+        shown = next((line for line in lines if "error" in line), "".join(lines[:1]))
+        what = shown or f"it ended with {process.returncode}"
+        raise NativeBuildError(f"the C++ compiler failed: {what}")
+    return output
+
+
+def _run(command: Sequence[str], limit_s: float) -> bytes:
+    return _finish(_started(command), time.monotonic() + limit_s)
+
+
+def _one_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0][:_TEXT_CHARACTERS] if lines else "the native kernels could not be loaded"
