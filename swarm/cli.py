@@ -14,10 +14,11 @@ import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.segment import Segment
 
+from swarm import flags
 from swarm.config import as_toml, load_config
 from swarm.errors import ConfigError, SwarmError
 from swarm.notes import json_text, printable
-from swarm.options import JoinOptions, parse_address, parse_bytes, parse_layers
+from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
 
 DEFAULT_HOME = Path("~/.swarm")
 PIPED_COLUMNS = 160
@@ -97,27 +98,24 @@ def _root(
 
 @app.command()
 def join(
-    model: Annotated[
-        list[str] | None, typer.Option(help="Checkpoint folder or GGUF file to serve; repeatable.")
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")
-    ] = None,
+    model: flags.Models = None,
+    layers: flags.Layers = None,
+    memory: flags.Memory = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda:N or mps.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    dtype: flags.Dtype = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
-    gateway: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP.")
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")
-    ] = None,
-    peer: Annotated[
-        list[str] | None, typer.Option(metavar="HOST:PORT", help="A member to dial; repeatable.")
-    ] = None,
+    quantization: flags.Quantization = None,
+    kv_cache_dtype: flags.KvCacheDtype = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    served_model_name: flags.ServedModelName = None,
+    enable_prefix_caching: flags.PrefixCaching = None,
+    enforce_eager: flags.EnforceEager = None,
+    exact: flags.Exact = None,
+    gateway: flags.Gateway = None,
+    listen: flags.Listen = None,
+    peer: flags.Peer = None,
     key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
     open_swarm: Annotated[
         bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")
@@ -146,7 +144,12 @@ def join(
         name=name,
         mdns=not no_mdns,
         log_json=log_json,
-    )
+        engine=EngineOptions(
+            quantization, kv_cache_dtype, max_model_len, max_num_seqs, max_num_batched_tokens,
+            enable_prefix_caching, enforce_eager, exact,
+        ),
+        served_model_name=tuple(served_model_name or ()),
+    )  # fmt: skip
     from swarm import daemon
 
     raise typer.Exit(daemon.run(options))

@@ -192,6 +192,10 @@ class RoutingConfig:
     hop_sessions_max: int = 512
     hop_sessions_per_origin_max: int = 256
     """Of `hop_sessions_max`, so that no origin can take all; not below another's `sessions_max`."""
+    kv_growth_tokens: int = 256
+    """A session is admitted with room for its prompt and so many tokens, and grows from there; the
+    youngest goes elsewhere when there is no room left to grow. More: fewer sessions, rarer moves.
+    """
     positions_max: int = 1 << 24
     """Positions of one session that a hop reserves KV for; no model known has a longer context."""
     opened_max_s: float = 30.0
@@ -211,6 +215,22 @@ class ShardConfig:
     device: str = "cpu"
     dtype: str = "auto"
     """float32, bfloat16, float16; auto: the checkpoint's own, float32 where that is slow on CPU."""
+    quantization: str = "none"
+    """Of the weights: int8 (with int8 activations), int4 (groups of 32), none."""
+    kv_cache_dtype: str = "auto"
+    """auto: as the rows; int8, fp8 (where the device has it): half the memory, other bits."""
+    max_model_len: int = 0
+    """Longest sequence served, positions; 0: the model's own limit."""
+    max_num_seqs: int = 64
+    """Sessions whose decode rows run in one batch; more memory for activations, longer steps."""
+    max_num_batched_tokens: int = 512
+    """Rows of one step, prefill pieces and decode rows together: what others' tokens wait for."""
+    enforce_eager: bool = False
+    """No captured decode steps: slower, starts sooner."""
+    exact: bool = True
+    """A row's bits never depend on the rest of its batch; what exact failover under load needs."""
+    enable_prefix_caching: bool = True
+    """Blocks of ended sessions serve others whose prompts begin alike, while there is room."""
     threads: int = 0
     """Compute threads; 0: all physical cores."""
     memory_bytes: int = 0

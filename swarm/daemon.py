@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import random
 import re
@@ -51,7 +52,12 @@ from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import Address, Incarnation, ModelId, NodeId, short
 
 RECORD_DOMAIN = b"gossip record"
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+CHOICES = {
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "quantization": ("none", "int8", "int4"),
+    "kv_cache_dtype": ("auto", "int8", "fp8"),
+}
+"""Of the fields of `ShardConfig` that take one of a few words."""
 MEMORY_SHARE = 0.7
 """Of the memory free at start, where the owner sets no `--memory`."""
 NAME_LETTERS_MAX = 128
@@ -88,8 +94,8 @@ def _check(options: JoinOptions) -> None:
         raise ConfigError("--layers says which part of a model to serve, but there is no --model")
     if options.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", options.device):
         raise ConfigError(f"{options.device!r} is not a device; use cpu, cuda:N or mps")
-    if options.dtype is not None and options.dtype not in DTYPES:
-        raise ConfigError(f"{options.dtype!r} is not a dtype; use {', '.join(DTYPES)}")
+    if len(options.served_model_name) > len(options.model):
+        raise ConfigError("--served-model-name was given more often than --model")
     for peer in options.peers:
         if peer.port == 0:
             raise ConfigError(f"--peer {peer} names no port; `swarm join` prints the one it uses")
@@ -113,10 +119,17 @@ def _config(home: Home, options: JoinOptions) -> Config:
         value = getattr(options, name)
         if value is not None:
             shard[name] = value
+    engine = dataclasses.asdict(options.engine)
+    shard.update({name: value for name, value in engine.items() if value is not None})
     flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}}
     if not options.mdns:
         flags["discovery"]["mdns"] = False
-    return load_config(home.config_text, os.environ, flags)
+    config = load_config(home.config_text, os.environ, flags)
+    for name, known in CHOICES.items():
+        value = getattr(config.shard, name)
+        if value not in known:
+            raise ConfigError(f"{value!r} is not a {name}; use {', '.join(known)}")
+    return config
 
 
 async def _main(options: JoinOptions, home: Home, config: Config, console: Console) -> int:
@@ -366,9 +379,12 @@ class _Node:
         memory = self._config.shard.memory_bytes or int(
             psutil.virtual_memory().available * MEMORY_SHARE
         )
+        paths = dict.fromkeys(Path(text).resolve() for text in self._options.model)
+        given = self._options.served_model_name
+        names = [*given, *(path.name for path in list(paths)[len(given) :])]
         wishes = [
-            Wish(str(path), printable(path.name)[:NAME_LETTERS_MAX], self._options.layers)
-            for path in dict.fromkeys(Path(text).resolve() for text in self._options.model)
+            Wish(str(path), printable(name)[:NAME_LETTERS_MAX], self._options.layers)
+            for path, name in zip(paths, names, strict=True)
         ]
         me = self._identity.node_id
         budget = Budget.of(memory, self._config.shard)

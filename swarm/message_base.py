@@ -31,6 +31,7 @@ class FailureCode(IntEnum):
     LEAVING = 6
     STUCK = 7
     UNREACHABLE = 8
+    PREEMPTED = 9
 
 
 class StepKind(IntEnum):

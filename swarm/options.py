@@ -17,6 +17,20 @@ PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Flags of `swarm join` named as `ShardConfig`'s fields. None leaves a field to the config."""
+
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_prefix_caching: bool | None = None
+    enforce_eager: bool | None = None
+    exact: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JoinOptions:
     """The flags of `swarm join`. None: not given, so the config file or the default decides."""
 
@@ -39,6 +53,9 @@ class JoinOptions:
     mdns: bool
     """False with `--no-mdns`; True leaves it to the config."""
     log_json: bool
+    engine: EngineOptions = EngineOptions()
+    served_model_name: tuple[str, ...] = ()
+    """What the models are called, in their order; those not named: what their files are called."""
 
 
 def parse_layers(text: str) -> LayerRange:

@@ -25,6 +25,9 @@ TOP_LOGPROBS_MAX = 20
 SAMPLED_ROWS_MAX = 128
 """Tokens in one `Ran`; with all their alternatives they stay below 64 KiB. Honest steps sample one
 row, or a small bundle in a rebuild."""
+KV_BLOCK_TOKENS = 32
+"""Positions of one block, on every node: prefix hashes of all hops of a route must meet."""
+PREFIX_HASH_BYTES = 16
 RUN_ROWS_MAX = 4096
 """Rows of one `Run`: many times an honest chunk, and little enough to be computed at once."""
 
@@ -66,6 +69,8 @@ class Load(Message):
     layers: LayerRange
     embed: bool
     head: bool
+    kv_blocks: int = 0
+    """Blocks of the pool to make, `KV_BLOCK_TOKENS` positions of all these layers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,13 @@ class Loaded(Message):
     row_bytes: int
     speed: ShardSpeed
     device: str
+    kv_blocks: int = 0
+    """Blocks of the pool that was made; 0: sessions keep a cache of their own each."""
+    prefix_unit: int = 0
+    """A session may start at multiples of this position from blocks of another; 0: never."""
+    reuses_generated: bool = False
+    """Decode rows have the bits that the same positions of a prompt have: blocks of an answer serve
+    as a prefix too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ class WorkerFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Message):
-    """Daemon to worker: a session starts from an empty KV (again, if it is known)."""
+    """Daemon to worker: a session starts (again, if it is known), from an empty KV or a prefix."""
 
     NUMBER: ClassVar[int] = 106
     session: SessionId
@@ -112,6 +124,11 @@ class Begin(Message):
     prompt_count: int
     position_limit: int
     sampling: Sampling
+    blocks: bytes = b""
+    """[count] int32 little endian: the first blocks of the session's table."""
+    kv_length: int = 0
+    """Positions that are in those blocks already."""
+    hop_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,8 @@ class Run(Message):
     kind: StepKind
     row_type: RowType
     sample_from: int
+    blocks: bytes = b""
+    """[count] int32 little endian: appended to the session's table before these rows run."""
     payload: bytes | memoryview = b""
 
 

@@ -19,6 +19,7 @@ PARAMETERS_MAX = 6
 LEAVES = (
     "config",
     "effects",
+    "flags",
     "message_base",
     "messages",
     "node_port",
@@ -26,6 +27,7 @@ LEAVES = (
     "options",
     "shapes",
     "snapshot",
+    "session_messages",
     "worker_messages",
 )
 RANKS: dict[str, int] = {

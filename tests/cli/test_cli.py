@@ -21,7 +21,7 @@ from swarm.config import Config, as_toml
 from swarm.effects import Stalled
 from swarm.errors import ConfigError, NoRoute
 from swarm.link.identity import SwarmKey
-from swarm.options import JoinOptions
+from swarm.options import EngineOptions, JoinOptions
 from swarm.terms import Address, LayerRange
 
 GONE = NoRoute(model().spec.model_id, (LayerRange(2, 4),), "cover did not return")
@@ -329,6 +329,20 @@ def test_join_with_all_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         open_swarm=False, home=tmp_path, name="anna", mdns=False, log_json=True,
     )  # fmt: skip
     assert joined(monkeypatch, "--open").open_swarm
+
+
+def test_join_with_flags_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = (
+        "--quantization int8 --kv-cache-dtype int8 --max-model-len 4096 --max-num-seqs 16"
+        " --max-num-batched-tokens 256 --no-enable-prefix-caching --enforce-eager --no-exact"
+        " --served-model-name small --served-model-name large"
+    )
+    options = joined(monkeypatch, *line.split())
+    assert options.engine == EngineOptions(
+        quantization="int8", kv_cache_dtype="int8", max_model_len=4096, max_num_seqs=16,
+        max_num_batched_tokens=256, enable_prefix_caching=False, enforce_eager=True, exact=False,
+    )  # fmt: skip
+    assert options.served_model_name == ("small", "large")
 
 
 @pytest.mark.parametrize(

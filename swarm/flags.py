@@ -1,0 +1,44 @@
+"""Flags of `swarm join`; those of the engine are named as vLLM's where those exist."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Checkpoint folder or GGUF file to serve; repeatable."),
+]
+Layers = Annotated[str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")]
+Memory = Annotated[str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")]
+Gateway = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP.")]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")]
+Peer = Annotated[
+    list[str] | None, typer.Option(metavar="HOST:PORT", help="A member to dial; repeatable.")
+]
+Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Quantization = Annotated[str | None, typer.Option(help="Weights: int8, int4 or none.")]
+KvCacheDtype = Annotated[str | None, typer.Option(help="KV: auto, int8 or fp8.")]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest sequence served, in tokens.")]
+MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Sessions that decode in one batch.")]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option(min=1, help="Rows of one step, prompts included.")
+]
+ServedModelName = Annotated[
+    list[str] | None, typer.Option(help="What clients call the model; repeatable.")
+]
+PrefixCaching = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        help="Reuse the KV of prompts that begin alike.",
+    ),
+]
+EnforceEager = Annotated[
+    bool | None, typer.Option("--enforce-eager", help="No captured decode steps.")
+]
+Exact = Annotated[
+    bool | None,
+    typer.Option("--exact/--no-exact", help="A row's bits do not depend on its batch."),
+]
