@@ -80,7 +80,16 @@ def test_commands_of_the_readme_know_their_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["demo", "soak", "bench_hop", "bench_failover", "bench_detection"]
+    "script",
+    [
+        "demo",
+        "soak",
+        "bench_hop",
+        "bench_failover",
+        "bench_detection",
+        "bench_engine",
+        "bench_llamacpp",
+    ],
 )
 def test_scripts_explain_themselves(script: str) -> None:
     ran = subprocess.run(
