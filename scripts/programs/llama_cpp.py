@@ -169,7 +169,7 @@ def fetch_model_program() -> types.ModuleType:
 @contextlib.contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A background process for the length of the block."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, **quiet) as process:
         try:
             yield process

@@ -493,7 +493,8 @@ class OriginSession:
     def _tell_started(self, holdings: list[Holding]) -> None:
         assert self.route is not None
         held = ",".join(str(holding.kv_length) for holding in holdings)
-        self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(self.route), held=held)
+        self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(self.route), held=held,
+                   predicted_ms=round(1000 * self.route.predicted_token_s, 3))  # fmt: skip
 
     def _tell(self, event: str, level: Level, **fields: str | int | float | bool) -> None:
         self._effects.append(Tell(note(event, level, session=short(self.session), **fields)))
