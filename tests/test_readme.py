@@ -89,6 +89,8 @@ def test_commands_of_the_readme_know_their_options() -> None:
         "bench_detection",
         "bench_engine",
         "bench_llamacpp",
+        "bench_quality",
+        "bench_swarm",
     ],
 )
 def test_scripts_explain_themselves(script: str) -> None:

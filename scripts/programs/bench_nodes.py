@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rig import ROOT
 from streams import Json, Streamed, aggregate_tokens_s, ask, ask_all, completion, prompt_ids
-from swarm_procs import SMOLLM2, Node, NodePlan, Swarm
+from swarm_procs import Node, NodePlan, Swarm
 
+MODEL = ROOT / "models" / "smollm2"
 MEMORY = "2GiB"
 """Of each node, so that several swarms have room side by side."""
 
@@ -44,7 +46,7 @@ class Engine:
         for number, (cut, place) in enumerate(zip(cuts, cores, strict=True)):
             plan = CorePlan(
                 f"node{number}",
-                SMOLLM2,
+                MODEL,
                 cut,
                 self.dtype,
                 threads,

@@ -36,8 +36,9 @@ class Streamed:
     """As the server counted them, else the number of events."""
     error: str | None = None
     done: bool = False
+    session: str = ""
+    """As the server's header names it."""
     swarm: Json = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)
 
     @property
     def ttft_s(self) -> float:
@@ -165,6 +166,8 @@ def parse(result: Streamed, pieces: Sequence[tuple[float, bytes]]) -> Streamed:
 def _take_line(result: Streamed, moment: float, line: bytes) -> None:
     if not result.status and line.startswith(b"HTTP/"):
         result.status = int(line.split()[1])
+    elif line.lower().startswith(b"x-swarm-session:"):
+        result.session = line.split(b":", 1)[1].strip().decode()
     elif line == b"data: [DONE]":
         result.done = True
     elif line.startswith(b"data:"):
@@ -182,7 +185,6 @@ def _take_event(result: Streamed, moment: float, event: Json) -> None:
         result.ids += ids
         if text or ids:
             result.arrivals.append(moment)
-            result.texts.append(text or "")
 
 
 def aggregate_tokens_s(streams: Sequence[Streamed]) -> float:
