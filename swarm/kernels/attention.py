@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from swarm.kernels.native_io import native_available
+
 POOL_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
 LANES = 16
 """Positions that the native kernel scores side by side: a block holds a multiple of it."""
@@ -29,7 +31,7 @@ class Rule:
 
     window   positions seen, the row's own included; 0: all
     softcap  scores become softcap * tanh(score / softcap); 0: as they are
-    sinks    [H] float32 or None: a score per head that takes its share and gives nothing
+    sinks    [H] or None: a score per head that takes its share and gives nothing
     """
 
     scale: float
@@ -60,7 +62,8 @@ class KvPool:
 
     keys    [P, B, G, D]  in memory [P, G, D, B]: the positions of a block lie side by side
     values  [P, B, G, W]  in memory [P, G, B, W]
-    scales  [2, P, B, G] float32 of keys and values where they are int8, else None
+    scales  [2, P, B, G] float32 of keys and values where they are int8, else None; in memory
+            [2, P, G, B]
     """
 
     keys: torch.Tensor
@@ -101,7 +104,7 @@ def new_pool(
     values = torch.zeros((*count, block_tokens, heads.value_size), dtype=dtype, device=device)
     scales = None
     if dtype is torch.int8:
-        scales = torch.zeros((2, blocks, block_tokens, heads.kv_heads), device=device)
+        scales = torch.zeros((2, *count, block_tokens), device=device).permute(0, 1, 3, 2)
     return KvPool(keys.permute(0, 3, 1, 2), values.permute(0, 2, 1, 3), scales)
 
 
@@ -110,6 +113,16 @@ def write_rows(key: torch.Tensor, value: torch.Tensor, pool: KvPool, slots: torc
 
     key [R, G, D], value [R, G, W] of any strides; slots [R] int64, each once
     """
+    if _is_native(pool):
+        torch.ops.swarm.write_rows(key, value, pool.keys, pool.values, pool.scales, slots)
+    else:
+        reference_write_rows(key, value, pool, slots)
+
+
+def reference_write_rows(
+    key: torch.Tensor, value: torch.Tensor, pool: KvPool, slots: torch.Tensor
+) -> None:
+    """As `write_rows`, in plain torch."""
     block, offset = slots // pool.block_tokens, slots % pool.block_tokens
     if pool.scales is None:
         pool.keys[block, offset] = key.to(pool.keys.dtype)
@@ -132,7 +145,21 @@ def paged_attention(q: torch.Tensor, pool: KvPool, places: Places, rule: Rule) -
     q [R, H, D] float32, bfloat16 or float16, of any strides
     returns [R, H, W] in q's dtype; sums are float32
     """
-    return reference_attention(q, pool, places, rule)
+    if not _is_native(pool):
+        return reference_attention(q, pool, places, rule)
+    return torch.ops.swarm.paged_attention(
+        q,
+        pool.keys,
+        pool.values,
+        pool.scales,
+        places.table,
+        places.owner,
+        places.context,
+        rule.scale,
+        rule.window,
+        rule.softcap,
+        rule.sinks,
+    )
 
 
 def attend(
@@ -147,8 +174,30 @@ def attend(
 
     q [R, H, D], key [R, G, D], value [R, G, W]; returns [R, H, W]
     """
-    write_rows(key, value, pool, places.slots)
-    return paged_attention(q, pool, places, rule)
+    if not _is_native(pool):
+        reference_write_rows(key, value, pool, places.slots)
+        return reference_attention(q, pool, places, rule)
+    return torch.ops.swarm.attend(
+        q,
+        key,
+        value,
+        pool.keys,
+        pool.values,
+        pool.scales,
+        places.table,
+        places.owner,
+        places.context,
+        places.slots,
+        rule.scale,
+        rule.window,
+        rule.softcap,
+        rule.sinks,
+    )
+
+
+def _is_native(pool: KvPool) -> bool:
+    """One answer per process and device, from the worker's start on."""
+    return pool.keys.device.type == "cpu" and native_available()
 
 
 def read_rows(pool: KvPool, line: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,172 @@
+// Sixteen floats side by side, on any processor: the compiler's own vectors, so that one source
+// means the same operations everywhere. Only what it cannot express is written per instruction set.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace swarm {
+
+constexpr int kLanes = 16;
+
+typedef float Lanes __attribute__((vector_size(64)));
+typedef int32_t IntLanes __attribute__((vector_size(64)));
+typedef uint32_t BitLanes __attribute__((vector_size(64)));
+
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+inline Lanes splat(float value) { return Lanes{} + value; }
+
+// a * b + c with one rounding where the processor has it.
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  union Halves {
+    Lanes all;
+    __m256 half[2];
+  } x{a}, y{b}, z{c};
+  z.half[0] = _mm256_fmadd_ps(x.half[0], y.half[0], z.half[0]);
+  z.half[1] = _mm256_fmadd_ps(x.half[1], y.half[1], z.half[1]);
+  return z.all;
+#elif defined(__ARM_FEATURE_FMA)
+  for (int i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+
+// The same for one lane.
+inline float fma(float a, float b, float c) {
+#if defined(__AVX512F__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Lanes larger(Lanes a, Lanes b) {
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline float largest(Lanes a) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    const IntLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    a = larger(a, __builtin_shuffle(a, lane ^ half));
+  }
+  return a[0];
+}
+
+inline float sum(Lanes a) {
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    const IntLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    a = a + __builtin_shuffle(a, lane ^ half);
+  }
+  return a[0];
+}
+
+inline Lanes load(const float* from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+inline Lanes load(const BFloat16* from) {
+  typedef uint16_t Half __attribute__((vector_size(32)));
+  Half half;
+  std::memcpy(&half, from, sizeof half);
+  return (Lanes)(__builtin_convertvector(half, BitLanes) << 16);
+}
+
+inline Lanes load(const int8_t* from) {
+  typedef int8_t Quarter __attribute__((vector_size(16)));
+  Quarter quarter;
+  std::memcpy(&quarter, from, sizeof quarter);
+  return __builtin_convertvector(__builtin_convertvector(quarter, IntLanes), Lanes);
+}
+
+inline float load_one(const float* from) { return *from; }
+inline float load_one(const int8_t* from) { return *from; }
+inline float load_one(const BFloat16* from) {
+  const uint32_t bits = uint32_t(from->bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline float load_one(const Float16* from) {
+#if defined(__F16C__)
+  return _cvtsh_ss(from->bits);
+#else
+  _Float16 value;
+  std::memcpy(&value, from, sizeof value);
+  return float(value);
+#endif
+}
+
+inline Lanes load(const Float16* from) {
+#if defined(__AVX512F__)
+  __m256i half;
+  std::memcpy(&half, from, sizeof half);
+  return (Lanes)_mm512_cvtph_ps(half);
+#else
+  Lanes lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = load_one(from + i);
+  return lanes;
+#endif
+}
+
+inline void store(float* to, Lanes lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+
+inline void store_one(float* to, float value) { *to = value; }
+inline void store_one(BFloat16* to, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  to->bits = is_nan ? uint16_t(bits >> 16 | 0x40) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline void store_one(Float16* to, float value) {
+#if defined(__F16C__)
+  to->bits = _cvtss_sh(value, 0);
+#else
+  const _Float16 half = _Float16(value);
+  std::memcpy(to, &half, sizeof half);
+#endif
+}
+
+// e^x to about one unit in the last place, for x up to 88; 0 below the smallest normal number.
+inline Lanes exponential(Lanes x) {
+  const Lanes low = splat(-87.336544f), high = splat(88.0f);
+  const Lanes bounded = x < low ? low : (x > high ? high : x);
+  const Lanes magic = splat(12582912.0f);  // adding it rounds to a whole number
+  const Lanes whole = fma(bounded, splat(1.44269504f), magic) - magic;
+  Lanes rest = fma(whole, splat(-0.693359375f), bounded);
+  rest = fma(whole, splat(2.12194440e-4f), rest);
+  Lanes power = splat(1.9875691500e-4f);
+  power = fma(power, rest, splat(1.3981999507e-3f));
+  power = fma(power, rest, splat(8.3334519073e-3f));
+  power = fma(power, rest, splat(4.1665795894e-2f));
+  power = fma(power, rest, splat(1.6666665459e-1f));
+  power = fma(power, rest, splat(5.0000001201e-1f));
+  power = fma(power * rest, rest, rest + 1.0f);
+  const IntLanes exponent = __builtin_convertvector(whole, IntLanes);
+  const Lanes scale = (Lanes)((exponent + 127) << 23);
+  return x < low ? Lanes{} : (x != x ? x : power * scale);
+}
+
+inline float exponential(float x) { return exponential(splat(x))[0]; }
+
+}  // namespace swarm
