@@ -88,6 +88,7 @@ def test_commands_of_the_readme_know_their_options() -> None:
         "bench_failover",
         "bench_detection",
         "bench_engine",
+        "bench_gpu",
         "bench_llamacpp",
         "bench_quality",
         "bench_swarm",
