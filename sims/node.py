@@ -16,7 +16,7 @@ from sims.loop import SimLoop
 from sims.machine import Machine, Process
 from sims.mdns import Segment, SimMdns
 from sims.net import SimNet
-from sims.once import SharedDecoder
+from sims.once import SharedDecoder, SharedReader
 from sims.plain_suite import PLAIN, PlainIdentity, plain_signature
 from sims.stage import REFERENCE_CLASS
 from sims.worker import Checkpoint, SimWorker, Speed
@@ -273,6 +273,7 @@ class SimNode:
                 plain_signature(public_key, RECORD_DOMAIN, data) == signature
             ),
             node_id_of=node_id_of,
+            read=self._lent.read,
         )
 
     def _mdns(self, bound: Address, instance: bytes) -> SimMdns | None:
@@ -303,6 +304,7 @@ class Lent:
     note: Callable[[SimNode, Note], None]
     left: Callable[[SimNode], None]
     decode: SharedDecoder = field(default_factory=SharedDecoder)
+    read: SharedReader = field(default_factory=SharedReader)
 
 
 class _Late:

@@ -5,7 +5,8 @@ A record that goes to all nodes has the same bytes for each of them, and message
 
 from __future__ import annotations
 
-from swarm.messages import Lane, Message, decode
+from swarm.gossip.sealing import Content, checked_content_of
+from swarm.messages import Lane, Message, RecordKind, SignedRecord, decode
 
 KEPT_MAX = 64
 """Copies of one message arrive within moments of each other."""
@@ -35,3 +36,20 @@ class SharedDecoder:
                 known.clear()
             known[frame] = message
         return message
+
+
+class SharedReader:
+    """`sealing.checked_content_of` for several nodes. What does not fit is tried anew each time."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[RecordKind, bytes], Content] = {}
+
+    def __call__(self, record: SignedRecord) -> Content:
+        key = (record.kind, record.body)
+        content = self._known.get(key)
+        if content is None:
+            content = checked_content_of(record)
+            if len(self._known) >= KEPT_MAX:
+                self._known.clear()
+            self._known[key] = content
+        return content

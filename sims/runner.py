@@ -85,6 +85,11 @@ class Options:
 class Spectator:
     """Looks at a run and changes nothing of it: with and without one it has the same trace."""
 
+    @property
+    def looks_at_rest(self) -> bool:
+        """Whether `at_rest` wants to be called, which would be at every moment of the run."""
+        return type(self).at_rest is not Spectator.at_rest
+
     def begins(self, world: World) -> None:
         """Before anything has happened."""
 
@@ -165,9 +170,11 @@ def _play(
     whole = loop.spawn(loop.world, _whole(world, story))
     cover = loop.spawn(loop.world, world.cover.watch())
 
+    look = spectator.at_rest if spectator is not None and spectator.looks_at_rest else None
+
     def is_over() -> bool:
-        if spectator is not None:
-            spectator.at_rest()
+        if look is not None:
+            look()
         return whole.done() or bool(violations)
 
     try:

@@ -39,6 +39,10 @@ class Watchdog(Spectator):
         world = self._world()
         return world.now_s if world is not None else 0.0
 
+    @property
+    def looks_at_rest(self) -> bool:
+        return self._companion.looks_at_rest
+
     def begins(self, world: World) -> None:
         self._world = weakref.ref(world)
         self._companion.begins(world)

@@ -10,7 +10,6 @@ from enum import Enum
 
 from swarm.errors import RemoteProtocolError
 from swarm.gossip import buckets
-from swarm.gossip.content import check_content
 from swarm.gossip.hearsay import Hearsay
 from swarm.gossip.judge import Judge
 from swarm.gossip.parts import Parts
@@ -19,7 +18,6 @@ from swarm.gossip.sealing import (
     check_incarnation,
     check_shape,
     check_signature,
-    content_of,
 )
 from swarm.gossip.seldom import Seldom
 from swarm.gossip.store import DEPARTED_SEQUENCE, HASH_BYTES
@@ -201,8 +199,7 @@ class Exchange:
         may see otherwise, so that the carrier may be honest and keeps its link.
         """
         try:
-            content = content_of(record)
-            check_content(content)
+            return self._parts.signer.read(record)
         except RemoteProtocolError as error:
             if peer == node:
                 raise
@@ -214,7 +211,6 @@ class Exchange:
                     )
                 )  # fmt: skip
             return None
-        return content
 
     def _check_equivocation(self, node: NodeId, record: SignedRecord, now: float) -> None:
         held = self._store.record(node, record.kind)

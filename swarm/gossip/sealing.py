@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from swarm import shapes
 from swarm.errors import LocalProtocolError, RemoteProtocolError
+from swarm.gossip.content import check_content
 from swarm.gossip.records import DynamicRecord, StaticRecord
 from swarm.messages import RecordKind, SignedRecord
 from swarm.terms import INCARNATION_LIMIT, Incarnation, NodeId
@@ -23,6 +24,18 @@ _BODIES: dict[RecordKind, type[Content]] = {
 }
 
 
+def content_of(record: SignedRecord) -> Content:
+    """The decoded body, or RemoteProtocolError. `content.check_content` judges its values."""
+    return shapes.unpack(_BODIES[record.kind], record.body)
+
+
+def checked_content_of(record: SignedRecord) -> Content:
+    """The same, of values within their bounds."""
+    content = content_of(record)
+    check_content(content)
+    return content
+
+
 @dataclass(frozen=True, slots=True)
 class Signer:
     """This node's key and the way to check everybody's, for one swarm.
@@ -30,6 +43,7 @@ class Signer:
     sign        signs bytes with the node's Ed25519 key, 64 bytes
     verify      (public key, data, signature) -> whether it fits; never raises
     node_id_of  the NodeId of a public key
+    read        the body of a record, or RemoteProtocolError
     """
 
     swarm_tag: bytes
@@ -37,6 +51,7 @@ class Signer:
     sign: Callable[[bytes], bytes]
     verify: Callable[[bytes, bytes, bytes], bool]
     node_id_of: Callable[[bytes], NodeId]
+    read: Callable[[SignedRecord], Content] = checked_content_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +116,6 @@ def check_signature(signer: Signer, record: SignedRecord) -> None:
     data = _signed_bytes(signer, record.public_key, record.kind, version_of(record), record.body)
     if not signer.verify(record.public_key, data, record.signature):
         raise RemoteProtocolError("a record with a forged signature")
-
-
-def content_of(record: SignedRecord) -> Content:
-    """The decoded body, or RemoteProtocolError. `content.check_content` judges its values."""
-    return shapes.unpack(_BODIES[record.kind], record.body)
 
 
 def _signed_bytes(

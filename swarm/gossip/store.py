@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swarm.gossip import buckets
 from swarm.gossip.records import DynamicRecord, StaticRecord
-from swarm.gossip.sealing import Content, Version, version_of
+from swarm.gossip.sealing import Content
 from swarm.messages import Digest, DigestEntry, RecordKind, SignedRecord
 from swarm.terms import Incarnation, NodeId
 
@@ -75,10 +75,6 @@ class RecordStore:
         found = (self.record(node, kind) for kind in RecordKind)
         return tuple(record for record in found if record)
 
-    def version(self, node: NodeId, kind: RecordKind) -> Version | None:
-        record = self.record(node, kind)
-        return version_of(record) if record else None
-
     def static(self, node: NodeId) -> StaticRecord | None:
         held = self._held.get((node, RecordKind.STATIC))
         return held.content if held and isinstance(held.content, StaticRecord) else None
@@ -88,8 +84,8 @@ class RecordStore:
         return held.content if held and isinstance(held.content, DynamicRecord) else None
 
     def is_newer(self, node: NodeId, record: SignedRecord) -> bool:
-        held = self.version(node, record.kind)
-        return held is None or version_of(record).key > held.key
+        held = self._held.get((node, record.kind))
+        return held is None or _age(record) > _age(held.record)
 
     def drop_older(self, node: NodeId, incarnation: Incarnation) -> None:
         """Forget what the node said in earlier lives."""
@@ -156,7 +152,7 @@ class RecordStore:
                 continue
             for record in self.records_of(node):
                 entry = theirs.get((node, record.kind))
-                if not entry or version_of(record).key > (entry.incarnation, entry.sequence):
+                if not entry or _age(record) > _age(entry):
                     newer.append(record)
         tombs = tuple(e for e in digest.entries if e.sequence >= TOMBSTONE_SEQUENCE)
         living = [e for e in digest.entries if e.sequence < TOMBSTONE_SEQUENCE]
@@ -173,8 +169,8 @@ class RecordStore:
     def _is_behind(self, entry: DigestEntry) -> bool:
         if entry.incarnation <= self._buried.get(entry.node, -1):
             return False
-        held = self.version(entry.node, entry.kind)
-        return held is None or held.key < (entry.incarnation, entry.sequence)
+        held = self._held.get((entry.node, entry.kind))
+        return held is None or _age(held.record) < _age(entry)
 
     def _add(self, node: NodeId) -> None:
         if node not in self._buckets:
@@ -204,6 +200,11 @@ class RecordStore:
             if held:
                 self._hash ^= held.fingerprint
                 self._hashes[self._buckets[node]] ^= held.fingerprint
+
+
+def _age(said: SignedRecord | DigestEntry) -> tuple[int, int]:
+    """`Version.key` without making a `Version`: this is asked for every record that comes."""
+    return (said.incarnation, said.sequence)
 
 
 def _within(node: NodeId, start: str, stop: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import lru_cache
 from statistics import median
 
 from swarm.config import LinkConfig
@@ -16,6 +17,12 @@ _GOODPUT_SAMPLES = 5
 _MIN_TRANSFER_FRACTION = 0.1
 _OUTSTANDING_MAX = 16
 _PINGS_TO_SETTLE = 8
+
+
+@lru_cache(1)
+def _bulk(size: int) -> bytes:
+    """What a bulk probe carries; made once for all links."""
+    return bytes(size)
 
 
 class RttEstimator:
@@ -53,10 +60,11 @@ class RttEstimator:
 class GoodputEstimator:
     """Median rate of the recent bulk probes in one direction."""
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_samples", "_value_bytes_s")
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=_GOODPUT_SAMPLES)
+        self._value_bytes_s: float | None = None
 
     def sample(self, byte_count: int, elapsed_s: float, rtt_s: float | None) -> None:
         """`elapsed_s`: from sending the bulk until its echo; one round trip of it is no transfer.
@@ -65,9 +73,10 @@ class GoodputEstimator:
         """
         transfer_s = max(elapsed_s - (rtt_s or 0.0), elapsed_s * _MIN_TRANSFER_FRACTION, 1e-6)
         self._samples.append(byte_count / transfer_s)
+        self._value_bytes_s = median(self._samples)
 
     def value_bytes_s(self) -> float | None:
-        return median(self._samples) if self._samples else None
+        return self._value_bytes_s
 
 
 class Upkeep:
@@ -129,7 +138,7 @@ class Upkeep:
         if not size or not data_idle or now < self._probe_due or self._rtt.value_s(now) is None:
             return []
         self._probe_due = now + self._config.goodput_probe_interval_s
-        return [GoodputProbe(self._stamp(self._probes, now), bytes(size))]
+        return [GoodputProbe(self._stamp(self._probes, now), _bulk(size))]
 
     def _stamp(self, outstanding: dict[int, float], now: float) -> int:
         stamp = self._next_stamp

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache, lru_cache
 from random import Random
 
@@ -17,10 +18,9 @@ from swarm.config import DiscoveryConfig, GossipConfig
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import CloseLink, Dial, SaveIncarnation, Send, Tell
 from swarm.errors import RemoteProtocolError
-from swarm.gossip import exchange
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.records import DynamicRecord
-from swarm.gossip.sealing import Signer, content_of
+from swarm.gossip.sealing import Signer, checked_content_of
 from swarm.messages import Message, encode
 from swarm.node_view import interest_in
 from swarm.terms import Address, Incarnation, LinkSpeed, MemberState, ModelId, NodeId, ShardSpeed
@@ -34,7 +34,7 @@ PUBLISH_S = 1.0
 
 known_id = cache(node_id_of)
 known_verify = lru_cache(1 << 16)(verify)
-known_content = lru_cache(1 << 16)(content_of)
+known_content = lru_cache(1 << 16)(checked_content_of)
 
 
 def shared(signer: Signer) -> Signer:
@@ -42,8 +42,7 @@ def shared(signer: Signer) -> Signer:
 
     So are bodies decoded once: a thousand nodes hold a million records.
     """
-    exchange.content_of = known_content
-    return Signer(signer.swarm_tag, signer.public_key, signer.sign, known_verify, known_id)
+    return replace(signer, verify=known_verify, node_id_of=known_id, read=known_content)
 
 
 class CrowdNode(Node):
