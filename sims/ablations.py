@@ -95,7 +95,7 @@ def _position_trim() -> tuple[Patch, ...]:
             return
         s.await_answer(rows)
         s.accepted = rows.stop
-        self._effects.append(ToWorker(s.run(rows)))
+        self._effects.append(ToWorker(s.run(rows, self._grow(s, rows.stop) or b"")))
 
     return (session, "starts", from_zero), (Relay, "_accept", accept), _blind_worker()
 
@@ -109,7 +109,7 @@ def _gap_refusal() -> tuple[Patch, ...]:
             rows = rows.from_position(max(rows.position, s.accepted))
             s.await_answer(rows)
             s.accepted = rows.stop
-            self._effects.append(ToWorker(s.run(rows)))
+            self._effects.append(ToWorker(s.run(rows, self._grow(s, rows.stop) or b"")))
 
     def resume(self: Any, peer: Any, message: Any) -> None:
         s = self._sessions.get((peer, message.session))

@@ -17,12 +17,14 @@ all runs for seconds, and sessions would take that for a hop that is stuck.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Sequence
 
 from swarm.config import ShardConfig
 from swarm.effects import Effect, StartWorker, StopWorker, Tell, ToWorker
+from swarm.hosted import ANNOUNCED, DONE, UNDECIDED, Hosted, Stage, block_bytes, weight_bytes
+from swarm.hosted import Budget as Budget
+from swarm.hosted import Rival as Rival
+from swarm.hosted import Wish as Wish
 from swarm.messages import (
     Begin,
     Inspect,
@@ -39,12 +41,14 @@ from swarm.messages import (
 )
 from swarm.notes import Level, note
 from swarm.routing.placement import Served, choose_layers, layers_that_fit
+from swarm.shard.kv_blocks import PoolShape
 from swarm.terms import (
     LayerRange,
     ModelId,
     ModelSpec,
     NodeId,
     NumericClass,
+    PoolKind,
     Sampling,
     SessionId,
     ShardInfo,
@@ -53,78 +57,8 @@ from swarm.terms import (
 )
 
 ID_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A checkpoint the owner wants served. `layers` None: the node chooses."""
-
-    path: str
-    name: str
-    layers: LayerRange | None
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Memory of this node, bytes. `weights` and `kv` together stay under what the owner allows."""
-
-    weights: int
-    kv: int
-
-    @staticmethod
-    def of(memory_bytes: int, config: ShardConfig) -> Budget:
-        usable = max(0, memory_bytes - config.activation_bytes)
-        return Budget(int(usable * (1 - config.kv_fraction)), int(usable * config.kv_fraction))
-
-
-class Stage(Enum):
-    INSPECTING = "inspecting"
-    SETTLING = "settling"
-    INTENDING = "intending"
-    LOADING = "loading"
-    LOADED = "loaded"
-    SERVING = "serving"
-    FAILED = "failed"
-
-
-_ANNOUNCED = {
-    Stage.INTENDING: ShardState.INTENDED,
-    Stage.LOADING: ShardState.LOADING,
-    Stage.LOADED: ShardState.LOADING,
-    Stage.SERVING: ShardState.SERVING,
-}
-_UNDECIDED = (Stage.INSPECTING, Stage.SETTLING)
-_DONE = (Stage.LOADED, Stage.SERVING, Stage.FAILED)
-
-
-@dataclass(slots=True)
-class _Hosted:
-    wish: Wish
-    stage: Stage = Stage.INSPECTING
-    inspected: Inspected | None = None
-    layers: LayerRange | None = None
-    loaded: Loaded | None = None
-    speed: ShardSpeed | None = None
-    deadline: float | None = None
-    turns: int = 0
-    """Times that nodes of smaller id were let go first."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of the layers chosen or loaded."""
-        if self.inspected is None or self.layers is None or self.stage is Stage.FAILED:
-            return 0
-        return _weight_bytes(self.inspected, self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another node's shard of the same model, as gossip tells it."""
-
-    node: NodeId
-    layers: LayerRange
-    state: ShardState
-    decode_s_per_layer: float
+POOL_BLOCKS_MAX = 1 << 15
+"""Of one model's pool: a million positions. More would seldom be used, and counting them costs."""
 
 
 class Hosting:
@@ -143,7 +77,7 @@ class Hosting:
         self._config = config
         self._cache_dir = cache_dir
         self._budget = budget
-        self._hosted = [_Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
+        self._hosted = [Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
         self._restart_at: float | None = None
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
@@ -171,10 +105,11 @@ class Hosting:
         return tuple(
             self._info(h, h.inspected, h.layers)
             for h in self._hosted
-            if h.stage in _ANNOUNCED and h.inspected is not None and h.layers is not None
+            if h.stage in ANNOUNCED and h.inspected is not None and h.layers is not None
         )
 
-    def speeds(self, kv_free_bytes: int) -> tuple[ShardSpeed, ...]:
+    def speeds(self, room_bytes: Callable[[ModelId], int]) -> tuple[ShardSpeed, ...]:
+        """`room_bytes`: what a model's KV pool has left for new sessions."""
         return tuple(
             ShardSpeed(
                 h.speed.model_id,
@@ -183,7 +118,7 @@ class Hosting:
                 h.speed.prefill_s_per_token_layer,
                 h.speed.head_s,
                 h.speed.queue_s,
-                kv_free_bytes,
+                room_bytes(h.speed.model_id),
             )
             for h in self._hosted
             if h.stage is Stage.SERVING and h.speed is not None
@@ -219,6 +154,28 @@ class Hosting:
         """What the owner's allowance leaves beside the weights that are loaded or chosen."""
         weights = sum(h.weight_bytes for h in self._hosted)
         return max(0, self._budget.weights + self._budget.kv - weights)
+
+    def pools(self) -> tuple[PoolShape, ...]:
+        """The KV pool of each model that is served."""
+        served = [h for h in self._hosted if h.stage is Stage.SERVING]
+        return tuple(
+            self._pool(h, h.inspected, h.loaded, len(served))
+            for h in served
+            if h.inspected is not None and h.loaded is not None
+        )
+
+    def _pool(self, h: Hosted, inspected: Inspected, loaded: Loaded, model_count: int) -> PoolShape:
+        """Where the worker made no pool, sessions share what memory there is by the same rules."""
+        size = block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
+        share = self.kv_capacity_bytes // model_count // size
+        unit = loaded.prefix_unit if self._config.enable_prefix_caching else 0
+        return PoolShape(
+            model_id=inspected.spec.model_id,
+            load=h.loads,
+            capacity=loaded.kv_blocks or min(share, POOL_BLOCKS_MAX),
+            block_bytes=size,
+            kind=PoolKind(loaded.kv_blocks > 0, unit, loaded.reuses_generated),
+        )
 
     def next_deadline(self) -> float | None:
         due = self._restart_at
@@ -324,12 +281,12 @@ class Hosting:
         else:
             h.stage, h.deadline = Stage.SETTLING, now + self._config.settle_s
 
-    def _take_fixed(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> None:
+    def _take_fixed(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
         count = inspected.spec.layer_count
         if layers.stop > count:
             self._give_up(h, f"layers {layers} asked for, but the model has layers 0:{count}")
             return
-        needed = _weight_bytes(inspected, layers)
+        needed = weight_bytes(inspected, layers)
         room = self._budget.weights + self._budget.kv - self._taken_by_others(h)
         if needed > room:
             self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
@@ -338,9 +295,7 @@ class Hosting:
         h.layers = layers
         self._load(h, inspected, layers)
 
-    def _intend(
-        self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
-    ) -> None:
+    def _intend(self, h: Hosted, inspected: Inspected, others: Sequence[Rival], now: float) -> None:
         """Choose (again), and publish it."""
         layers = self._best(h, inspected, others)
         if layers is None:
@@ -353,7 +308,7 @@ class Hosting:
             self._tell("shard.intended", Level.INFO, model=inspected.spec.name, layers=str(layers))
 
     def _go_or_wait(
-        self, h: _Hosted, inspected: Inspected, others: Sequence[Rival], now: float
+        self, h: Hosted, inspected: Inspected, others: Sequence[Rival], now: float
     ) -> None:
         self._intend(h, inspected, others, now)
         if h.stage is not Stage.INTENDING or h.layers is None:
@@ -366,7 +321,7 @@ class Hosting:
         else:
             self._load(h, inspected, h.layers)
 
-    def _best(self, h: _Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
+    def _best(self, h: Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
         """The choice by what is settled: all but the intentions of larger ids."""
         settled = [
             Served(rival.layers, rival.decode_s_per_layer)
@@ -375,32 +330,45 @@ class Hosting:
         ]
         return choose_layers(inspected.spec.layer_count, self._fit_count(h, inspected), settled)
 
-    def _fit_count(self, h: _Hosted, inspected: Inspected) -> int:
+    def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
         """Layers of a model that fit beside the others hosted here.
 
         Those that have yet to choose get an equal share, unless that is not even one layer.
         """
         room = self._budget.weights - self._taken_by_others(h)
         undecided = sum(
-            o is not h and o.layers is None and o.stage in _UNDECIDED for o in self._hosted
+            o is not h and o.layers is None and o.stage in UNDECIDED for o in self._hosted
         )
         fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
         share = layers_that_fit(room // (1 + undecided), inspected.layer_weight_bytes, fixed)
         return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
 
-    def _load(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> None:
+    def _load(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
         h.stage, h.deadline = Stage.LOADING, None
         spec = inspected.spec
         embed, head = layers.start == 0, layers.stop == spec.layer_count
-        self._effects.append(ToWorker(Load(h.wish.path, spec.model_id, layers, embed, head)))
+        blocks = self._blocks_for(inspected, layers)
+        load = Load(h.wish.path, spec.model_id, layers, embed, head, blocks)
+        self._effects.append(ToWorker(load))
         self.changed = True
         self._tell("shard.load", Level.INFO, model=spec.name, layers=str(layers))
+
+    def _blocks_for(self, inspected: Inspected, layers: LayerRange) -> int:
+        """Blocks of a model's pool: an equal share of what is left beside all weights; while some
+        have yet to choose theirs, of what is kept for KV alone."""
+        alive = [o for o in self._hosted if o.stage is not Stage.FAILED]
+        room = self.kv_capacity_bytes
+        if any(o.layers is None for o in alive):
+            room = min(room, self._budget.kv)
+        size = block_bytes(inspected.kv_bytes_per_token_layer, layers)
+        return min(room // len(alive) // size, POOL_BLOCKS_MAX)
 
     def _loaded(self, message: Loaded) -> None:
         h = self._of_model(message.model_id)
         if h is None or h.stage is not Stage.LOADING or h.layers != message.layers:
             return
         h.stage, h.loaded, h.speed = Stage.LOADED, message, message.speed
+        h.loads += 1
         self.device = message.device
         self._restart_pause_s = self._config.restart_min_s
         self.changed = True
@@ -408,7 +376,7 @@ class Hosting:
 
     def _serve_when_quiet(self) -> None:
         """What is loaded is served as soon as nothing more is to be loaded."""
-        if any(h.stage not in _DONE for h in self._hosted):
+        if any(h.stage not in DONE for h in self._hosted):
             return
         for h in self._hosted:
             if h.stage is Stage.LOADED and h.loaded is not None:
@@ -422,7 +390,7 @@ class Hosting:
         if h is not None:
             self._give_up(h, message.detail)
 
-    def _give_up(self, h: _Hosted, why: str) -> None:
+    def _give_up(self, h: Hosted, why: str) -> None:
         h.stage, h.deadline = Stage.FAILED, None
         self.changed = True
         self._tell("shard.failed", Level.ERROR, model=h.wish.name, reason=why)
@@ -435,17 +403,17 @@ class Hosting:
 
     # ------------------------------------------------------------ small parts
 
-    def _of_model(self, model_id: ModelId) -> _Hosted | None:
+    def _of_model(self, model_id: ModelId) -> Hosted | None:
         return next(
             (h for h in self._hosted if h.inspected and h.inspected.spec.model_id == model_id),
             None,
         )
 
-    def _taken_by_others(self, h: _Hosted) -> int:
+    def _taken_by_others(self, h: Hosted) -> int:
         """Bytes of weights of the other models hosted here."""
         return sum(other.weight_bytes for other in self._hosted if other is not h)
 
-    def _info(self, h: _Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
+    def _info(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
         loaded = h.loaded if h.stage is Stage.SERVING else None
         spec = inspected.spec
         return ShardInfo(
@@ -454,20 +422,11 @@ class Hosting:
             embed=layers.start == 0,
             head=layers.stop == spec.layer_count,
             numeric_class=loaded.numeric_class if loaded else NumericClass(""),
-            state=_ANNOUNCED[h.stage],
-            kv_bytes_per_token_layer=inspected.kv_bytes_per_token_layer,
+            state=ANNOUNCED[h.stage],
+            kv_bytes_per_token_layer=(loaded or inspected).kv_bytes_per_token_layer,
             kv_capacity_bytes=self.kv_capacity_bytes,
             row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
         )
 
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
-
-
-def _weight_bytes(inspected: Inspected, layers: LayerRange) -> int:
-    total = len(layers) * inspected.layer_weight_bytes
-    if layers.start == 0:
-        total += inspected.embed_weight_bytes
-    if layers.stop == inspected.spec.layer_count:
-        total += inspected.head_weight_bytes
-    return total

@@ -45,6 +45,8 @@ from swarm.terms import (
     ModelId,
     NodeId,
 )
+from swarm.worker_messages import KV_BLOCK_TOKENS as KV_BLOCK_TOKENS
+from swarm.worker_messages import PREFIX_HASH_BYTES as PREFIX_HASH_BYTES
 from swarm.worker_messages import Begin as Begin
 from swarm.worker_messages import End as End
 from swarm.worker_messages import Inspect as Inspect

@@ -44,7 +44,7 @@ from swarm.routing.planner import ViewPlanner
 from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
-from swarm.shard.kv_blocks import KvLedger
+from swarm.shard.kv_blocks import KvPools
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
     Address,
@@ -79,10 +79,11 @@ class NodeCore:
         self._gossip = Gossip(about.node, signer, config.gossip, incarnation, rng)
         self._book = AddressBook(about.node, config.discovery, rng)
         self._hosting = hosting
-        self._ledger = KvLedger(hosting.kv_capacity_bytes)
-        self._picture = Picture(about, self._gossip, hosting, self._ledger)
+        self._pools = KvPools()
+        self._picture = Picture(about, self._gossip, hosting, self._pools)
         self._reach = Reach(config.routing, self._picture.links)
-        self._relay = Relay(about.node, config.routing, self._ledger)
+        model_len_max = config.shard.max_model_len
+        self._relay = Relay(about.node, config.routing, self._pools, model_len_max)
         self._worker = WorkerCare(config, hosting, self._relay)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
@@ -468,8 +469,8 @@ class NodeCore:
 
     def _publish(self, now: float) -> None:
         self._hosting.changed = False
+        self._pools.serve(self._hosting.pools())
         self._relay.serve(s for s in self._hosting.shards() if s.state is ShardState.SERVING)
-        self._ledger.resize(self._hosting.kv_capacity_bytes)
         self._gossip.publish_static(self._picture.static(), now)
         self._gossip.publish_dynamic(self._picture.dynamic(), now)
 

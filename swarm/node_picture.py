@@ -30,7 +30,7 @@ from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
 from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
-from swarm.shard.kv_blocks import KvLedger
+from swarm.shard.kv_blocks import KvPools
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
     Address,
@@ -59,11 +59,11 @@ class About:
 class Picture:
     """`links`: all linked peers, with the speed measured last; its owner keeps it up to date."""
 
-    def __init__(self, about: About, gossip: Gossip, hosting: Hosting, ledger: KvLedger) -> None:
+    def __init__(self, about: About, gossip: Gossip, hosting: Hosting, pools: KvPools) -> None:
         self._about = about
         self._gossip = gossip
         self._hosting = hosting
-        self._ledger = ledger
+        self._pools = pools
         self.links: dict[NodeId, LinkSpeed | None] = {}
         self.addresses = about.addresses
         self.leaving = False
@@ -113,7 +113,7 @@ class Picture:
         present = (
             self._links_revision,
             self._hosting.revision,
-            self._ledger.free_bytes,
+            self._pools.rooms,
             self._gossip.local_health,
         )
         if present == self._told:
@@ -124,7 +124,7 @@ class Picture:
     def dynamic(self) -> DynamicRecord:
         links = tuple(speed for _, speed in sorted(self.links.items()) if speed is not None)
         return DynamicRecord(
-            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            speeds=self._hosting.speeds(self._pools.room_bytes),
             links=links,
             local_health=self._gossip.local_health,
         )
@@ -189,7 +189,7 @@ class Picture:
 
     def _own_facts(self) -> Hashable:
         hosting = self._hosting
-        speeds = tuple(speed.model_id for speed in hosting.speeds(0))
+        speeds = tuple(speed.model_id for speed in hosting.speeds(lambda _: 0))
         return (self.leaving, hosting.models(), hosting.shards(), speeds)
 
     def known_models(self) -> dict[ModelId, ModelSpec]:
@@ -255,8 +255,8 @@ class Picture:
             models=self.models(view, origins.token_at, now),
             sessions=origins.views(),
             hops=relay.views(),
-            kv_used_bytes=self._ledger.used_bytes,
-            kv_capacity_bytes=self._ledger.capacity_bytes,
+            kv_used_bytes=self._pools.used_bytes,
+            kv_capacity_bytes=self._pools.capacity_bytes,
             foreign_swarms=(),
         )
 
@@ -272,7 +272,7 @@ class Picture:
         return Own(
             node=self._about.node,
             shards=self._hosting.shards(),
-            speeds=self._hosting.speeds(max(0, self._ledger.free_bytes)),
+            speeds=self._hosting.speeds(self._pools.room_bytes),
             links={peer: speed for peer, speed in self.links.items() if speed is not None},
             leaving=self.leaving,
         )

@@ -41,13 +41,15 @@ class Open(Message):
     next: NodeId
     prompt_count: int
     position_limit: int
-    """Positions to reserve KV for: the prompt and all tokens that may be generated."""
+    """Positions of the prompt and all tokens that may be generated."""
     sampling: Sampling
     hop_count: int = 1
     """Hops of the route: decode rows of many sessions go in so many micro-batches."""
     prefix: bytes = b""
     """Chain hashes of the prompt's whole blocks, `PREFIX_HASH_BYTES` each, first block first; empty
     asks for no reuse. Salted with what the rows depend on upstream of this hop."""
+    length: int = 0
+    """Of the sequence so far: a session that went on elsewhere needs room for all of it."""
 
 
 @dataclass(frozen=True, slots=True)

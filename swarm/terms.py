@@ -139,6 +139,18 @@ class ShardSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolKind:
+    """What a worker can do with KV blocks. The defaults: nothing, they only count memory."""
+
+    is_paged: bool = False
+    """The worker has the blocks, and must be told their numbers."""
+    prefix_unit: int = 0
+    """A session may start at multiples of this position from blocks of another; 0: never."""
+    reuses_generated: bool = False
+    """Blocks of an answer serve as a prefix too, not only those of its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinkSpeed:
     """Measured quality of the link between the record's author and `peer`."""
 

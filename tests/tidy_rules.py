@@ -38,6 +38,7 @@ RANKS: dict[str, int] = {
     **dict.fromkeys(("kernels", "link", "discovery", "gossip", "routing"), 2),
     "shard.checkpoint": 2,  # hashes and names only: a node hands out and checks text files by them
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
+    "hosted": 2,
     "console_io": 3,
     "home_io": 3,
     "hosting": 3,

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarm.config import RoutingConfig
+from swarm.messages import KV_BLOCK_TOKENS
 from swarm.routing.outbox import DECODE_BUNDLE
+from swarm.routing.rooms import admitted
 from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, ShardInfo, ShardSpeed
 
 
@@ -72,9 +74,12 @@ class PlanRequest:
         return self.prompt_count + self.generated_count + self.remaining_count
 
 
-def kv_bytes(shard: ShardInfo, layers: LayerRange, position_limit: int) -> int:
-    """KV memory of one session on one hop."""
-    return position_limit * len(layers) * shard.kv_bytes_per_token_layer
+def kv_bytes(shard: ShardInfo, request: PlanRequest, config: RoutingConfig) -> int:
+    """What a hop must have free to take the session in: whole blocks, of all layers it serves."""
+    length = request.prompt_count + request.generated_count
+    positions = admitted(length, request.position_limit, config.kv_growth_tokens)
+    blocks = -(-positions // KV_BLOCK_TOKENS)
+    return blocks * KV_BLOCK_TOKENS * len(shard.layers) * shard.kv_bytes_per_token_layer
 
 
 def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool, load: int) -> float:

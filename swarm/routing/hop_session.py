@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from swarm.messages import Begin, Open, Opened, Run, SessionProgress, Step
 from swarm.routing.outbox import Feed, Outbox, Rows, needs_credit
+from swarm.routing.rooms import Room
 from swarm.terms import Epoch, NodeId, SampledToken, SessionId, ShardInfo
 
 SessionKey = tuple[NodeId, SessionId]
 """Origin and id: two origins may draw, or copy, the same id."""
-
-
-class Admission(Protocol):
-    """Accounts KV memory; `shard.kv_blocks.KvLedger` is the real one."""
-
-    def reserve(self, session: SessionId, byte_count: int) -> None:
-        """Raises KvExhausted. Reserving again replaces the session's reservation."""
-
-    def release(self, session: SessionId) -> int: ...
 
 
 class HopPhase(Enum):
@@ -45,8 +36,9 @@ class HopSession:
     origin: NodeId
     shard: ShardInfo
     worker_id: SessionId
-    """The session as the worker and the KV ledger know it: unique on this node."""
+    """The session as the worker and the KV pool know it: unique on this node, rising."""
     feed: Feed
+    room: Room
     opened_at: float
     phase: HopPhase = HopPhase.OPENED
     generation: int = 1
@@ -92,7 +84,7 @@ class HopSession:
 
     # ------------------------------------------------------------ what to say
 
-    def begin(self) -> Begin:
+    def begin(self, blocks: bytes = b"", kv_length: int = 0) -> Begin:
         order = self.order
         return Begin(
             session=self.worker_id,
@@ -104,9 +96,13 @@ class HopSession:
             prompt_count=order.prompt_count,
             position_limit=order.position_limit,
             sampling=order.sampling,
+            blocks=blocks,
+            kv_length=kv_length,
+            hop_count=order.hop_count,
         )
 
-    def run(self, rows: Rows) -> Run:
+    def run(self, rows: Rows, blocks: bytes) -> Run:
+        """`blocks`: that these rows need beside those that the session has."""
         return Run(
             session=self.worker_id,
             generation=self.generation,
@@ -115,11 +111,20 @@ class HopSession:
             kind=rows.kind,
             row_type=rows.row_type,
             sample_from=max(self.send_from, self.order.prompt_count - 1),
+            blocks=blocks,
             payload=rows.payload,
         )
 
     def opened(self) -> Opened:
-        return Opened(self.session, self.epoch, self.accepted, self.outbox_start)
+        offered = self.room.offered
+        return Opened(
+            session=self.session,
+            epoch=self.epoch,
+            kv_length=self.accepted,
+            outbox_start=self.outbox_start,
+            cached_length=offered,
+            cache_unit=self.room.unit if offered else 0,
+        )
 
     def progress(self, peer: NodeId) -> SessionProgress:
         pending = self.accepted - self.produced
@@ -130,6 +135,7 @@ class HopSession:
     def reopen(self, order: Open, shard: ShardInfo, now: float) -> None:
         """Another route, same rows; nothing of the old epoch is answered any more."""
         self.order, self.shard, self.opened_at = order, shard, now
+        self.room.follow(order)
         self.phase = HopPhase.OPENED
         self.unlinked.clear()
         self.held_steps.clear()
@@ -148,13 +154,23 @@ class HopSession:
             return self.opened_at + opened_max_s
         return self.link_by if self.dial_back_at is None else min(self.dial_back_at, self.link_by)
 
-    def begin_again(self) -> Begin:
-        """Drop the KV and all rows, on purpose."""
+    def forget(self) -> Begin:
+        """The order is another one, for which room was made already: begin it from nothing."""
+        return self._begin_at(0, b"")
+
+    def begin_again(self, kv_length: int = 0) -> Begin:
+        """Drop the KV and all rows, on purpose; go on from a prefix that others left here.
+
+        Raises KvExhausted where the pool cannot keep its promise without that.
+        """
+        return self._begin_at(kv_length, self.room.begin(kv_length))
+
+    def _begin_at(self, kv_length: int, blocks: bytes) -> Begin:
         self.generation += 1
-        self.accepted = self.produced = 0
-        self.outbox.clear()
+        self.accepted = self.produced = kv_length
+        self.outbox.restart(kv_length)
         self.tokens.clear()
-        return self.begin()
+        return self.begin(blocks, kv_length)
 
     def resume(self, send_from: int) -> list[Step]:
         """Start to run; returns the steps that waited for that."""
@@ -165,8 +181,16 @@ class HopSession:
         held, self.held_steps = self.held_steps, []
         return held
 
+    def can_start(self, kv_length: int) -> bool:
+        """Whether it holds, or may begin with, exactly so many positions."""
+        if kv_length == 0 or self.accepted:
+            return kv_length in (0, self.accepted)
+        return self.room.can_begin(kv_length)
+
     def can_deliver(self, kv_length: int, send_from: int) -> bool:
-        """Whether a start with `kv_length` positions kept can send every row from `send_from`."""
+        """Whether a start with `kv_length` positions can send every row from `send_from`."""
+        if self.accepted == 0:
+            return send_from >= kv_length
         return kv_length == 0 or send_from >= min(self.outbox_start, self.accepted)
 
     def await_answer(self, rows: Rows) -> None:

@@ -102,11 +102,11 @@ class Outbox:
         self._stop = rows.stop
         self.byte_count += len(rows.payload)
 
-    def clear(self) -> None:
-        """Forget everything: the next rows are those of position 0."""
+    def restart(self, position: int) -> None:
+        """Forget everything: the next rows are those of this position."""
         self._entries.clear()
         self._starts.clear()
-        self._stop = 0
+        self._stop = position
         self.byte_count = 0
 
     def drop_before(self, position: int) -> None:

@@ -212,7 +212,7 @@ def _extend(
         if not start < stop <= shard.layers.stop:
             continue
         layers = LayerRange(start, stop)
-        if not _allowed(candidate, layers, request):
+        if not _allowed(candidate, layers, request, config):
             continue
         head = stop == request.model.layer_count
         token_s = decode_cost_s(candidate, layers, head=head, load=loaded.load)
@@ -231,7 +231,9 @@ def _extend(
             column[candidate.node] = longer
 
 
-def _allowed(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> bool:
+def _allowed(
+    candidate: Candidate, layers: LayerRange, request: PlanRequest, config: RoutingConfig
+) -> bool:
     shard = candidate.shard
     if layers.start == 0 and not shard.embed:
         return False
@@ -244,7 +246,7 @@ def _allowed(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> 
         return False
     if (candidate.node, layers) in request.held:
         return True
-    return kv_bytes(shard, layers, request.position_limit) <= candidate.speed.kv_free_bytes
+    return kv_bytes(shard, request, config) <= candidate.speed.kv_free_bytes
 
 
 def _finish(

@@ -30,17 +30,17 @@ from swarm.messages import (
     Release,
     Resume,
     RunFailed,
-    SessionProgress,
     Step,
     Token,
 )
 from swarm.notes import Level, note
-from swarm.routing.hop_session import Admission, HopPhase, HopSession, SessionKey, peers_of
+from swarm.routing.hop_session import HopPhase, HopSession
 from swarm.routing.outbox import Feed, Rows, needs_credit, step_of
 from swarm.routing.reach import Standing
 from swarm.routing.refusals import full, is_same_shard, no_link, old_epoch, refused, unplaceable
 from swarm.routing.relay_rules import (
     check_open,
+    check_release,
     check_resume,
     check_step,
     is_same_work,
@@ -48,19 +48,22 @@ from swarm.routing.relay_rules import (
     step_problem,
     unanswered_max,
 )
-from swarm.snapshot import HopView
+from swarm.routing.relay_views import RelayViews
+from swarm.routing.rooms import Pools, Room, youngest
 from swarm.terms import ModelId, NodeId, SampledToken, SessionId, ShardInfo, short
 
 
-class Relay:
+class Relay(RelayViews):
     """All sessions that run through this node's shards."""
 
-    def __init__(self, me: NodeId, config: RoutingConfig, admission: Admission) -> None:
-        self._me = me
-        self._config = config
-        self._admission = admission
+    def __init__(
+        self, me: NodeId, config: RoutingConfig, pools: Pools, model_len_max: int = 0
+    ) -> None:
+        """`model_len_max`: positions of the longest sequence its owner wants served; 0: any."""
+        super().__init__(me, config)
+        self._pools = pools
+        self._positions_max = min(model_len_max or config.positions_max, config.positions_max)
         self._shards: dict[ModelId, ShardInfo] = {}
-        self._sessions: dict[SessionKey, HopSession] = {}
         self._by_worker_id: dict[SessionId, HopSession] = {}
         self._begun = 0
         self._leaving = False
@@ -71,8 +74,6 @@ class Relay:
         self.steps_done = 0
         """Results of the worker so far, for whatever session."""
 
-    # ------------------------------------------------------------ views
-
     @property
     def has_effects(self) -> bool:
         return bool(self._effects)
@@ -80,55 +81,6 @@ class Relay:
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
-
-    def session_count(self) -> int:
-        return len(self._sessions)
-
-    def views(self) -> tuple[HopView, ...]:
-        return tuple(
-            HopView(s.session, s.origin, s.order.layers, s.produced, s.outbox.byte_count)
-            for s in self._sessions.values()
-        )
-
-    def neighbours(self) -> tuple[tuple[SessionId, NodeId], ...]:
-        """(session, peer) whose silence this hop must notice: who feeds it and whom it feeds."""
-        return tuple(
-            (s.session, peer)
-            for s in self._sessions.values()
-            if s.phase is HopPhase.RUNNING
-            for peer in dict.fromkeys((s.order.previous, s.order.next))
-            if peer not in (self._me, s.origin)
-        )
-
-    def audience(self) -> dict[NodeId, list[SessionProgress]]:
-        """Who must hear of life from here, and how far their common sessions are."""
-        return peers_of(list(self._sessions.values()), self._me)
-
-    def in_use(self) -> list[NodeId]:
-        """Peers to which sessions need their links."""
-        return [
-            peer
-            for s in self._sessions.values()
-            for peer in (s.origin, s.order.previous, s.order.next)
-        ]
-
-    def origins(self) -> list[NodeId]:
-        """Others for whom sessions run here."""
-        return [
-            o for o in dict.fromkeys(s.origin for s in self._sessions.values()) if o != self._me
-        ]
-
-    def own_progress(self) -> tuple[SessionProgress, ...]:
-        """How far sessions are whose origin is this very node."""
-        return tuple(s.progress(self._me) for s in self._sessions.values() if s.origin == self._me)
-
-    def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
-        if not self._sessions:
-            return None
-        opened_max_s = self._config.opened_max_s
-        moments = (s.next_deadline(opened_max_s) for s in self._sessions.values())
-        return min((moment for moment in moments if moment is not None), default=None)
 
     def take_wishes(self) -> list[NodeId]:
         """Neighbours to which sessions need a link now."""
@@ -179,7 +131,7 @@ class Relay:
         shard = self._shards.get(order.model_id)
         refusal = (
             old_epoch(order, known)
-            or unplaceable(order, shard, standing, self._config.positions_max)
+            or unplaceable(order, shard, standing, self._positions_max)
             or (self._full(order, peer) if known is None else None)
         )
         if refusal is not None:
@@ -201,14 +153,14 @@ class Relay:
         if message.epoch < s.epoch or s.phase is not HopPhase.OPENED:
             return
         check_resume(message, s.order)
-        if message.kv_length not in (0, s.accepted):
+        if not s.can_start(message.kv_length):
             self._send(peer, self._gap_of(s, message.kv_length))
             return
         if not s.can_deliver(message.kv_length, message.send_from):
             self._send(peer, self._gap_of(s, message.send_from))
             return
-        if message.kv_length == 0 and s.accepted > 0:
-            self._effects.append(ToWorker(s.begin_again()))
+        if not self._is_begun(s, message.kv_length):
+            return
         self.changed = True
         held = s.resume(message.send_from)
         for position in sorted(s.tokens):
@@ -220,6 +172,8 @@ class Relay:
     def release(self, peer: NodeId, message: Release) -> None:
         s = self._sessions.get((peer, message.session))
         if s is not None and message.epoch >= s.epoch:
+            check_release(message, s.order)
+            s.room.leave(message.prefix)
             self._drop(s)
 
     def tick(self, now: float) -> None:
@@ -291,6 +245,7 @@ class Relay:
         if s is None or result.generation != s.generation:
             return
         s.produced = result.position + result.count
+        s.room.ran(min(s.produced, s.accepted), s.order.prompt_count)
         for token in result.tokens:
             s.tokens[token.position] = token
             if s.phase is HopPhase.RUNNING:
@@ -321,8 +276,11 @@ class Relay:
         self._begun += 1
         worker_id = SessionId(f"{self._begun:016x}")
         feed = Feed(self._config.credit_steps)
-        s = HopSession(order, origin, shard, worker_id, feed, opened_at=now, used_at=now)
-        if not self._reserve(s, order, shard):
+        blocks = self._pools.pool(order.model_id)
+        assert blocks is not None, "every shard that is served has a pool"
+        room = Room(worker_id, origin, blocks, self._config.kv_growth_tokens)
+        s = HopSession(order, origin, shard, worker_id, feed, room, opened_at=now, used_at=now)
+        if not self._reserve(s, order):
             return None
         self._sessions[s.key] = self._by_worker_id[worker_id] = s
         self.changed = True
@@ -333,14 +291,30 @@ class Relay:
         self, s: HopSession, order: Open, shard: ShardInfo, now: float
     ) -> HopSession | None:
         """Under a new route the same work goes on; other work starts from nothing."""
-        is_same = is_same_work(s.order, order)
-        if not is_same and not self._reserve(s, order, shard):
+        is_same = is_same_work(s.order, order) and (
+            s.accepted > 0 or s.order.prefix == order.prefix
+        )
+        if not is_same and not self._reserve(s, order):
             return None
         s.reopen(order, shard, now)
         self.changed = True
         if not is_same:
-            self._effects.append(ToWorker(s.begin_again()))
+            self._effects.append(ToWorker(s.forget()))
         return s
+
+    def _is_begun(self, s: HopSession, kv_length: int) -> bool:
+        """Start with so many positions. False: the session had to go."""
+        if kv_length == s.accepted and not s.room.offered:
+            return True
+        try:
+            if kv_length != s.accepted:
+                self._effects.append(ToWorker(s.begin_again(kv_length)))
+            else:
+                s.room.begin(kv_length)
+        except KvExhausted as error:
+            self._preempt(s, str(error))
+            return False
+        return True
 
     def _answer(self, s: HopSession, standing: Callable[[NodeId], Standing], now: float) -> None:
         """`Opened`, as soon as both neighbours are linked."""
@@ -372,11 +346,10 @@ class Relay:
         if not s.accepted:
             self._drop(s)
 
-    def _reserve(self, s: HopSession, order: Open, shard: ShardInfo) -> bool:
+    def _reserve(self, s: HopSession, order: Open) -> bool:
         """False: there is no room, the origin was told, and nothing has changed."""
-        needed = order.position_limit * len(order.layers) * shard.kv_bytes_per_token_layer
         try:
-            self._admission.reserve(s.worker_id, needed)
+            s.room.reserve(order)
         except KvExhausted as error:
             self._send(s.origin, refused(order, RefusalCode.KV_EXHAUSTED, str(error)))
             return False
@@ -386,6 +359,8 @@ class Relay:
 
     def _accept(self, s: HopSession, step: Step) -> None:
         rows = rows_of(step)
+        if s.worker_id not in self._by_worker_id:
+            return  # it had to make room for another one while its steps waited
         if rows.position > s.accepted:
             self._send(s.origin, self._gap_of(s, rows.position))
             return
@@ -395,8 +370,26 @@ class Relay:
             self._credit(s)
         if rows.stop > s.accepted:
             rows = rows.from_position(s.accepted)
-            s.accepted = rows.stop
-            self._effects.append(ToWorker(s.run(rows)))
+            blocks = self._grow(s, rows.stop)
+            if blocks is not None:
+                s.accepted = rows.stop
+                self._effects.append(ToWorker(s.run(rows, blocks)))
+
+    def _grow(self, s: HopSession, stop: int) -> bytes | None:
+        """Blocks for rows below `stop`. Where none are left, whoever came last goes elsewhere;
+        None: that is this one."""
+        while True:
+            try:
+                return s.room.grow(stop)
+            except KvExhausted as error:
+                last = youngest(self._sessions.values(), s.room.blocks)
+                self._preempt(last, str(error))
+                if last is s:
+                    return None
+
+    def _preempt(self, s: HopSession, detail: str) -> None:
+        self._fail(s, self._me, FailureCode.PREEMPTED, detail)
+        self._drop(s)
 
     def _refuse_step(self, s: HopSession, problem: str) -> None:
         """The origin answers for what it feeds; other feeders send what they were told to."""
@@ -468,7 +461,7 @@ class Relay:
     def _drop(self, s: HopSession) -> None:
         del self._sessions[s.key], self._by_worker_id[s.worker_id]
         self.changed = True
-        self._admission.release(s.worker_id)
+        s.room.leave()
         self._effects.append(ToWorker(End(s.worker_id)))
 
     def _send(self, peer: NodeId, message: Message) -> None:

@@ -13,7 +13,17 @@ import re
 from dataclasses import replace
 
 from swarm.errors import RemoteProtocolError
-from swarm.messages import PAYLOAD_LIMIT, Open, Resume, RowType, Step, StepKind
+from swarm.messages import (
+    KV_BLOCK_TOKENS,
+    PAYLOAD_LIMIT,
+    PREFIX_HASH_BYTES,
+    Open,
+    Release,
+    Resume,
+    RowType,
+    Step,
+    StepKind,
+)
 from swarm.routing.outbox import DECODE_BUNDLE, Rows
 from swarm.terms import NodeId, Sampling
 
@@ -55,6 +65,16 @@ def _size_problem(order: Open) -> str | None:
         return f"epoch {order.epoch}"
     if not 1 <= order.prompt_count <= order.position_limit:
         return f"a prompt of {order.prompt_count} in {order.position_limit} positions"
+    if not 0 <= order.length <= order.position_limit or order.hop_count < 1:
+        return f"{order.length} positions so far, {order.hop_count} hops"
+    return _chain_problem(order.prefix, order.prompt_count - 1)
+
+
+def _chain_problem(chain: bytes, positions: int) -> str | None:
+    """Hashes of whole blocks within `positions`; the last row of a prompt is always run."""
+    count, rest = divmod(len(chain), PREFIX_HASH_BYTES)
+    if rest or count * KV_BLOCK_TOKENS > positions:
+        return f"{len(chain)} bytes of hashes for {positions} positions"
     return None
 
 
@@ -69,7 +89,16 @@ def _sampling_problem(sampling: Sampling) -> str | None:
 
 def is_same_work(known: Open, order: Open) -> bool:
     """Whether rows computed under `known` are those of `order`: only the route may differ."""
-    return replace(known, epoch=order.epoch, previous=order.previous, next=order.next) == order
+    moved = replace(
+        known,
+        epoch=order.epoch,
+        previous=order.previous,
+        next=order.next,
+        hop_count=order.hop_count,
+        prefix=order.prefix,
+        length=order.length,
+    )
+    return moved == order
 
 
 def check_step(step: Step) -> None:
@@ -107,6 +136,13 @@ def check_resume(message: Resume, order: Open) -> None:
     """Raises RemoteProtocolError for positions that no session has."""
     if message.kv_length < 0 or not 0 <= message.send_from <= order.position_limit:
         raise RemoteProtocolError(f"resume at {message.kv_length} from {message.send_from}")
+
+
+def check_release(message: Release, order: Open) -> None:
+    """Raises RemoteProtocolError for hashes of more than the session may be long."""
+    problem = _chain_problem(message.prefix, order.position_limit)
+    if problem is not None:
+        raise RemoteProtocolError(f"release of a session: {problem}")
 
 
 def unanswered_max(credit_steps: int) -> int:

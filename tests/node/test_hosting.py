@@ -12,6 +12,7 @@ from swarm.config import MIB, ShardConfig
 from swarm.effects import StartWorker, Tell, ToWorker
 from swarm.hosting import Budget, Hosting, Rival, Wish
 from swarm.messages import (
+    KV_BLOCK_TOKENS,
     Inspect,
     Inspected,
     Load,
@@ -63,14 +64,17 @@ def test_fixed_layers_are_loaded_at_once() -> None:
     assert isinstance(effects[0], StartWorker)
     assert effects[1] == ToWorker(Inspect("/models/model", "model", "/cache"))
     made.worker_message(inspected(), 0.0)
-    assert to_worker(made) == [Load("/models/model", SPEC.model_id, LayerRange(4, 8), False, False)]
+    blocks = 60 * MIB // (KV_BLOCK_TOKENS * 4 * 100)
+    assert to_worker(made) == [
+        Load("/models/model", SPEC.model_id, LayerRange(4, 8), False, False, blocks)
+    ]
     assert made.shards()[0].state is ShardState.LOADING
     made.worker_message(loaded(LayerRange(4, 8)), 1.0)
     (shard,) = made.shards()
     assert shard.state is ShardState.SERVING
     assert (shard.embed, shard.head, shard.numeric_class) == (False, False, "c")
     assert made.kv_capacity_bytes == 60 * MIB
-    assert made.speeds(7)[0].kv_free_bytes == 7
+    assert made.speeds(lambda _: 7)[0].kv_free_bytes == 7
     assert made.changed
 
 
@@ -108,7 +112,10 @@ def test_a_choosing_node_listens_then_intends_then_loads() -> None:
     assert (shard.layers, shard.state) == (LayerRange(6, 12), ShardState.INTENDED)
     assert to_worker(made) == []
     made.tick(others, 12.6)
-    assert to_worker(made) == [Load("/models/model", SPEC.model_id, LayerRange(6, 12), False, True)]
+    blocks = (100 * MIB - 6 * LAYER - 5 * MIB) // (KV_BLOCK_TOKENS * 6 * 100)
+    assert to_worker(made) == [
+        Load("/models/model", SPEC.model_id, LayerRange(6, 12), False, True, blocks)
+    ]
 
 
 def intending(memory: int = 60 * MIB) -> tuple[Hosting, LayerRange]:
@@ -298,7 +305,7 @@ def test_speeds_follow_the_worker() -> None:
     made.worker_message(loaded(LayerRange(0, 4)), 0.0)
     faster = ShardSpeed(SPEC.model_id, 0.0005, 0.002, 0.0001, 0.003, 0.01, 0)
     made.worker_message(SpeedReport(faster, 0, 1), 1.0)
-    assert made.speeds(0)[0].decode_s_per_layer == 0.0005
+    assert made.speeds(lambda _: 0)[0].decode_s_per_layer == 0.0005
 
 
 # ---------------------------------------------------------------- two models
@@ -360,7 +367,7 @@ def test_nothing_is_served_while_the_worker_has_still_to_load() -> None:
     made.worker_message(inspected_other(), 0.0)
     made.worker_message(loaded(LayerRange(4, 6)), 1.0)
     assert {shard.state for shard in made.shards()} == {ShardState.LOADING}
-    assert made.speeds(0) == ()
+    assert made.speeds(lambda _: 0) == ()
     made.worker_message(replace(loaded(LayerRange(4, 6)), model_id=OTHER.model_id), 2.0)
     assert {shard.state for shard in made.shards()} == {ShardState.SERVING}
     told = [e.note.event for e in made.take_effects() if isinstance(e, Tell)]

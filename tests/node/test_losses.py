@@ -232,7 +232,7 @@ def test_client_gone_frees_every_hop() -> None:
 def test_full_swarm_refuses_before_any_token() -> None:
     world, gateway = swarm_of(11, THREE, kv_bytes=20_000)
     with pytest.raises(KvExhausted):
-        world.ask(gateway, order_of(20, 200_000))
+        world.ask(gateway, order_of(50_000, 20))
 
 
 def test_replacement_of_another_class_is_said() -> None:

@@ -28,13 +28,14 @@ from swarm.messages import (
 )
 from swarm.routing.reach import Standing
 from swarm.routing.relay import Relay
-from swarm.shard.kv_blocks import KvLedger
+from swarm.shard.kv_blocks import KvPools, PoolShape
 from swarm.terms import (
     Epoch,
     LayerRange,
     ModelId,
     NodeId,
     NumericClass,
+    PoolKind,
     SampledToken,
     Sampling,
     SessionId,
@@ -47,6 +48,7 @@ MODEL = ModelId("m" * 32)
 SESSION = SessionId("ab" * 8)
 ROW = 4
 PROMPT, LIMIT = 20, 60
+LIMIT_BLOCKS = 2
 CREDITS = 2
 CONFIG = RoutingConfig(credit_steps=CREDITS, hop_sessions_max=4, hop_sessions_per_origin_max=3)
 WORKER_ID = SessionId(f"{1:016x}")
@@ -74,15 +76,23 @@ class Bench:
 
     shard: ShardInfo = field(default_factory=lambda: shard_of(4, 8))
     config: RoutingConfig = CONFIG
-    kv_bytes: int = 100_000
+    blocks: int = 100
+    kind: PoolKind = PoolKind()
+    model_len_max: int = 0
     now: float = 10.0
     linked: set[NodeId] = field(default_factory=lambda: {ME, ORIGIN, BEFORE, AFTER, OTHER})
     dialable: set[NodeId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.ledger = KvLedger(self.kv_bytes)
-        self.relay = Relay(ME, self.config, self.ledger)
+        self.pools = KvPools()
+        self.pools.serve([PoolShape(MODEL, 1, self.blocks, 1, self.kind)])
+        self.relay = Relay(ME, self.config, self.pools, self.model_len_max)
         self.relay.serve([self.shard])
+
+    @property
+    def spoken_for(self) -> int:
+        """Blocks that sessions have or were promised."""
+        return self.pools.used_bytes
 
     def effects(self) -> list[Effect]:
         """What came out, without notes for people."""
@@ -156,7 +166,7 @@ def rows_run(
     return ToWorker(
         Run(
             WORKER_ID, generation, position, count, kind, RowType.FLOAT32, sample_from,
-            data(position, count),
+            payload=data(position, count),
         )
     )  # fmt: skip
 

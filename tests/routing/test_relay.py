@@ -196,7 +196,7 @@ def test_a_step_that_does_not_fit_costs_its_session_only(step: Step) -> None:
     assert isinstance(told, Send)
     assert isinstance(told.message, HopFailed)
     assert (told.peer, told.message.node) == (ORIGIN, BEFORE)
-    assert bench.ledger.used_bytes == 0
+    assert bench.spoken_for == 0
 
 
 def test_an_origin_answers_for_its_own_steps() -> None:

@@ -54,7 +54,7 @@ def test_release_frees_everything() -> None:
     assert bench.effects() == []
     bench.relay.release(ORIGIN, Release(SESSION, Epoch(2)))
     assert bench.effects() == [END]
-    assert bench.ledger.used_bytes == 0
+    assert bench.spoken_for == 0
     assert bench.ran(rows_ran(0, 10, StepKind.PREFILL)) == []
 
 
@@ -134,7 +134,7 @@ def test_what_is_opened_and_never_resumed_is_freed() -> None:
     assert bench.effects() == []
     bench.relay.tick(due)
     assert bench.effects() == [END]
-    assert bench.ledger.used_bytes == 0
+    assert bench.spoken_for == 0
 
 
 def test_what_runs_or_is_opened_again_is_not_freed() -> None:

@@ -13,6 +13,7 @@ from relay_bench import (
     FIRST,
     LAST,
     LIMIT,
+    LIMIT_BLOCKS,
     ME,
     MIDDLE,
     ORIGIN,
@@ -38,6 +39,7 @@ from relay_bench import (
 from swarm.effects import Send, ToWorker
 from swarm.errors import RemoteProtocolError
 from swarm.messages import (
+    PREFIX_HASH_BYTES,
     Begin,
     Gap,
     Open,
@@ -49,6 +51,7 @@ from swarm.messages import (
     Token,
 )
 from swarm.routing.relay_rules import LOGPROBS_MAX
+from swarm.shard.kv_blocks import blocks_for
 from swarm.terms import (
     Epoch,
     LayerRange,
@@ -65,7 +68,7 @@ from swarm.terms import (
 def test_an_open_reserves_begins_and_says_what_is_held() -> None:
     bench = Bench()
     assert bench.open(MIDDLE) == [begin_of(MIDDLE), opened()]
-    assert bench.ledger.used_bytes == LIMIT * 4
+    assert bench.spoken_for == LIMIT_BLOCKS
     assert bench.open(MIDDLE) == [opened()]
 
 
@@ -73,7 +76,7 @@ def test_a_higher_epoch_keeps_rows_and_reservation() -> None:
     bench = Bench()
     bench.hold(MIDDLE, 22)
     assert bench.open(replace(under(MIDDLE, 2), next=OTHER)) == [opened(2, 22, 0)]
-    assert bench.ledger.used_bytes == LIMIT * 4
+    assert bench.spoken_for == LIMIT_BLOCKS
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_a_higher_epoch_keeps_rows_and_reservation() -> None:
     [
         {"layers": LayerRange(5, 8)},
         {"position_limit": LIMIT - 1},
-        {"position_limit": LIMIT + 1},
+        {"position_limit": LIMIT + 10},
         {"prompt_count": PROMPT - 1},
         {"sampling": Sampling(seed=4)},
     ],
@@ -92,15 +95,15 @@ def test_other_work_under_a_higher_epoch_starts_from_nothing(change: dict[str, o
     bench.hold(MIDDLE, 22)
     other = replace(under(MIDDLE, 2), **change)  # type: ignore[arg-type]
     assert bench.open(other) == [begin_of(other, generation=2), opened(2)]
-    assert bench.ledger.used_bytes == other.position_limit * len(other.layers)
+    assert bench.spoken_for == blocks_for(other.position_limit)
 
 
 def test_other_work_without_room_changes_nothing() -> None:
-    bench = Bench(kv_bytes=LIMIT * 4)
+    bench = Bench(blocks=LIMIT_BLOCKS)
     bench.hold(MIDDLE, 22)
-    larger = replace(under(MIDDLE, 2), position_limit=LIMIT + 1)
+    larger = replace(under(MIDDLE, 2), position_limit=LIMIT + 10)
     assert refusal(bench.open(larger)) is RefusalCode.KV_EXHAUSTED
-    assert bench.ledger.used_bytes == LIMIT * 4
+    assert bench.spoken_for == LIMIT_BLOCKS
     assert bench.open(under(MIDDLE, 3)) == [opened(3, 22, 0)]
 
 
@@ -120,14 +123,14 @@ def test_old_epochs_are_refused() -> None:
         (FIRST, RefusalCode.NO_SHARD),
         (replace(MIDDLE, head=True, next=ORIGIN), RefusalCode.NO_SHARD),
         (replace(MIDDLE, position_limit=CONFIG.positions_max + 1), RefusalCode.KV_EXHAUSTED),
-        (replace(MIDDLE, position_limit=90_000), RefusalCode.KV_EXHAUSTED),
+        (replace(MIDDLE, position_limit=90_000, prompt_count=3000), RefusalCode.KV_EXHAUSTED),
     ],
 )
 def test_what_is_not_to_be_had_here(order: Open, code: RefusalCode) -> None:
     bench = Bench()
     assert refusal(bench.open(order)) is code
     assert bench.relay.session_count() == 0
-    assert bench.ledger.used_bytes == 0
+    assert bench.spoken_for == 0
 
 
 def test_the_head_goes_with_the_last_layer() -> None:
@@ -192,7 +195,7 @@ def test_a_link_that_does_not_come_is_a_refusal_and_frees_the_session() -> None:
     assert isinstance(refused.message, Refused)
     assert (refused.message.peer, refused.message.waited) == (BEFORE, True)
     assert end == END
-    assert bench.ledger.used_bytes == 0
+    assert bench.spoken_for == 0
 
 
 def test_rows_outlive_a_link_that_does_not_come() -> None:
@@ -247,6 +250,12 @@ SAMPLING = MIDDLE.sampling
         replace(MIDDLE, prompt_count=0),
         replace(MIDDLE, prompt_count=LIMIT + 1),
         replace(MIDDLE, position_limit=-1),
+        replace(MIDDLE, hop_count=0),
+        replace(MIDDLE, length=-1),
+        replace(MIDDLE, length=LIMIT + 1),
+        replace(MIDDLE, prompt_count=40, prefix=bytes(PREFIX_HASH_BYTES + 1)),
+        replace(MIDDLE, prompt_count=40, prefix=bytes(2 * PREFIX_HASH_BYTES)),
+        replace(MIDDLE, prompt_count=32, prefix=bytes(PREFIX_HASH_BYTES)),
         replace(MIDDLE, embed=True, previous=ORIGIN),
         replace(FIRST, embed=False, previous=BEFORE),
         replace(FIRST, previous=BEFORE),
