@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,15 @@ class Border:
         self.rows_in: torch.Tensor | None = None
         self.rows_out: torch.Tensor | None = None
 
+    @contextmanager
+    def using(self, layers: LayerRange, rows_in: torch.Tensor | None) -> Iterator[None]:
+        """A call of the model that runs `layers` only."""
+        self.layers, self.rows_in = layers, rows_in
+        try:
+            yield
+        finally:
+            self.rows_in = self.rows_out = None
+
 
 class Gate(nn.Module):  # type: ignore[misc]
     """Runs its layer if the call uses it; puts rows in before the first, takes them at the end."""
@@ -107,6 +117,41 @@ class Gate(nn.Module):  # type: ignore[misc]
         return output
 
 
+class HeadGate(nn.Module):  # type: ignore[misc]
+    """Stands before the output matrix, so that a call need not multiply all rows by it."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+        self._picked: torch.Tensor | None = None
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        modules: dict[str, nn.Module] = self.__dict__["_modules"]
+        return modules["head"] if name == "head" else getattr(modules["head"], name)
+
+    @contextmanager
+    def picking(self, rows: list[int], tile: int) -> Iterator[None]:
+        """A call that wants the logits of some rows only, [1, rows, V]; computed `tile` at a time,
+        the last tile filled up with the first row, where `tile` is not 0."""
+        self._count = len(rows)
+        padding = [rows[0]] * (-len(rows) % tile) if tile else []
+        self._tile = tile or len(rows)
+        self._picked = torch.tensor(rows + padding)
+        try:
+            yield
+        finally:
+            self._picked = None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        if self._picked is None:
+            return self.head(hidden_states)
+        picked = hidden_states.flatten(0, 1)[self._picked.to(hidden_states.device)]
+        tiles = [self.head(tile[None]) for tile in picked.split(self._tile)]
+        joined = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
+        return joined[:, : self._count]
+
+
 def cut_class(base: type[Any], part: Part) -> type[Any]:
     """A subclass of a causal model class that has only what `part` says."""
 
@@ -125,6 +170,17 @@ def install_gates(model: Any, layers: LayerRange) -> Border:
     for index, layer in enumerate(list(stack)):
         stack[index] = Gate(layer, index, border)
     return border
+
+
+def install_head_gate(model: Any) -> HeadGate | None:
+    """Put the output matrix behind a gate; None where the model shows none."""
+    head = model.get_output_embeddings()
+    for name, child in model.named_children():
+        if child is head:
+            gate = HeadGate(head)
+            setattr(model, name, gate)
+            return gate
+    return None
 
 
 def layer_stack(model: Any) -> nn.ModuleList:

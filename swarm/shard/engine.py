@@ -8,14 +8,13 @@ fails costs its session, whose KV is then of no use, and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+import numpy
 import torch
 
 from swarm.errors import CapacityError, ShardError
-from swarm.kernels.sampling import sample
 from swarm.messages import (
     PAYLOAD_LIMIT,
     Begin,
@@ -27,45 +26,22 @@ from swarm.messages import (
     Run,
     RunFailed,
     SpeedReport,
-    StepKind,
 )
+from swarm.shard.batch import Table
 from swarm.shard.cut import Part
-from swarm.shard.kv_cache import SessionCache
-from swarm.shard.scheduler import Scheduler, Slice
+from swarm.shard.engine_limits import EngineLimits
+from swarm.shard.runners import Outcome, PagedRunner, PlainRunner
+from swarm.shard.scheduler import Scheduler
 from swarm.shard.speed import SpeedTracker, StepTime, sampled_rows
 from swarm.shard.stage import ELEMENT_TYPES, Stage
-from swarm.terms import ModelId, SampledToken, SessionId
-from swarm.worker_messages import RUN_ROWS_MAX, SAMPLED_ROWS_MAX, TOP_LOGPROBS_MAX
+from swarm.shard.work import Output, Session, Work
+from swarm.terms import ModelId, SessionId
+from swarm.worker_messages import KV_BLOCK_TOKENS, RUN_ROWS_MAX, SAMPLED_ROWS_MAX, TOP_LOGPROBS_MAX
 
 STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticError, ShardError)
 """What a forward pass may raise for one session without harm to the process."""
 DETAIL_CHARACTERS = 500
 """Of an error's text: messages have a limit, and people too."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    queue_max: int
-    kv_capacity_bytes: int
-    kv_bytes_per_token_layer: int
-
-
-@dataclass(slots=True)
-class _Output:
-    """What the slices of the run in progress have given so far."""
-
-    rows: list[torch.Tensor] = field(default_factory=list)
-    tokens: list[SampledToken] = field(default_factory=list)
-    compute_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Session:
-    begin: Begin
-    cache: SessionCache | None
-    """None once a step failed: the session waits for its end or a new beginning."""
-    reserved_bytes: int
-    output: _Output = field(default_factory=_Output)
 
 
 class Engine:
@@ -77,14 +53,18 @@ class Engine:
         limits: EngineLimits,
         clock: Callable[[], float],
     ) -> None:
+        """Over the stage's KV blocks where it has some, else with a cache for each session."""
         self.stage = stage
         self._model_id = model_id
         self._tracker = tracker
         self._limits = limits
         self._kv_capacity_bytes = limits.kv_capacity_bytes
         self._clock = clock
-        self._scheduler = Scheduler(limits.queue_max)
-        self._sessions: dict[SessionId, _Session] = {}
+        self._runner: PagedRunner | PlainRunner = (
+            PlainRunner(stage) if stage.kv is None else PagedRunner(stage, exact=limits.exact)
+        )
+        self._scheduler = Scheduler(limits.queue_max, limits.step)
+        self._sessions: dict[SessionId, Session] = {}
 
     @property
     def has_work(self) -> bool:
@@ -116,19 +96,10 @@ class Engine:
                 assert_never(message)
 
     def step(self) -> list[Message]:
-        """Run the next slice of work, if there is any."""
-        part = self._scheduler.next()
-        if part is None:
-            return []
-        session = self._sessions[part.run.session]
-        started = self._clock()
-        try:
-            self._run(session, part)
-        except STEP_ERRORS as error:
-            if _is_fatal(error):
-                raise
-            return [self._fail(part.run.session, _failure_code(error), _first_line(error))]
-        return self._settle(session, part, self._clock() - started)
+        """Run what is next, if anything waits."""
+        slices = self._scheduler.next()
+        works = [Work(self._sessions[each.run.session], each) for each in slices]
+        return [answer for group in _by_part(works) for answer in self._run(group)]
 
     def report(self) -> list[Message]:
         """A speed report when one is due."""
@@ -144,7 +115,7 @@ class Engine:
 
     def close(self, reason: str) -> list[Message]:
         """Fail every session that still lives, before another shard takes this one's place."""
-        alive = [key for key, session in self._sessions.items() if session.cache is not None]
+        alive = [key for key, session in self._sessions.items() if session.kv is not None]
         failures: list[Message] = [
             self._fail(key, FailureCode.STEP_FAILED, reason) for key in alive
         ]
@@ -156,18 +127,25 @@ class Engine:
     def _begin(self, begin: Begin) -> list[Message]:
         self._forget(begin.session)
         part = Part(begin.layers, begin.embed, begin.head)
-        session = _Session(begin, None, 0)
-        self._sessions[begin.session] = session
+        session = self._sessions[begin.session] = Session(begin, part, None)
         problem = self._begin_problem(begin)
         if problem is not None:
             return [self.fail(begin.session, problem)]
         try:
-            session.cache = self.stage.new_cache(part, begin.position_limit)
+            session.kv = self._runner.new_kv(begin, part)
         except STEP_ERRORS as error:
             return [self._fail(begin.session, _failure_code(error), _first_line(error))]
-        per_position = len(begin.layers) * self._limits.kv_bytes_per_token_layer
-        session.reserved_bytes = begin.position_limit * per_position
+        self._scheduler.begin(begin.session, begin.hop_count)
+        self._reserve(session)
         return []
+
+    def _reserve(self, session: Session) -> None:
+        """Take into the books what a session holds, which its messages have grown."""
+        per_position = len(session.part.layers) * self._limits.kv_bytes_per_token_layer
+        held = session.begin.position_limit
+        if isinstance(session.kv, Table):
+            held = len(session.kv.blocks) * KV_BLOCK_TOKENS
+        session.reserved_bytes = held * per_position
 
     def _begin_problem(self, begin: Begin) -> str | None:
         """Why a session cannot be right, or None. What it asks for may come from any member."""
@@ -187,17 +165,26 @@ class Engine:
         if session is None:
             detail = "a step came for a session that never began"
             return [RunFailed(run.session, run.generation, FailureCode.STEP_FAILED, detail)]
-        if run.generation < session.begin.generation or session.cache is None:
+        if run.generation < session.begin.generation or session.kv is None:
             return []  # its failure was told, or its session has begun anew since
         problem = self._problem(run, session)
         if problem is None:
             try:
+                self._grow(session, run.blocks)
                 self._scheduler.add(run)
-            except CapacityError as error:
+            except (CapacityError, ShardError) as error:
                 problem = str(error)
         return [] if problem is None else [self.fail(run.session, problem)]
 
-    def _problem(self, run: Run, session: _Session) -> str | None:
+    def _grow(self, session: Session, blocks: bytes) -> None:
+        if not blocks:
+            return
+        if not isinstance(session.kv, Table):
+            raise ShardError("KV blocks came for a session that has a cache of its own")
+        session.kv.extend(blocks)
+        self._reserve(session)
+
+    def _problem(self, run: Run, session: Session) -> str | None:
         """Why a run cannot be right, or None."""
         if run.generation > session.begin.generation:
             return f"generation {run.generation} of the session never began"
@@ -213,6 +200,12 @@ class Engine:
         width = 4 if run.row_type is RowType.IDS else self._row_bytes(run.row_type)
         if len(run.payload) != run.count * width:
             return f"{len(run.payload)} bytes for {run.count} rows of {width} bytes"
+        return self._ids_problem(run) if run.row_type is RowType.IDS else None
+
+    def _ids_problem(self, run: Run) -> str | None:
+        ids = numpy.frombuffer(run.payload, dtype="<i4")
+        if int(ids.min()) < 0 or int(ids.max()) >= self.stage.vocab_size:
+            return f"a token id outside the vocabulary of {self.stage.vocab_size}"
         return None
 
     def _row_bytes(self, row_type: RowType) -> int:
@@ -226,60 +219,49 @@ class Engine:
         """The session loses its KV; what still waits of it is dropped with it."""
         self._scheduler.drop(key)
         session = self._sessions[key]
-        session.cache, session.reserved_bytes, session.output = None, 0, _Output()
+        session.kv, session.reserved_bytes, session.output = None, 0, Output()
         return RunFailed(key, session.begin.generation, code, detail[:DETAIL_CHARACTERS])
 
     # ------------------------------------------------------------ run and settle
 
-    def _run(self, session: _Session, part: Slice) -> None:
-        """Prefill rows go through together, decode rows one position at a time, each through the
-        very call that a single decode step makes: so rebuilt rows have the same bits."""
-        width = part.count if part.run.kind is StepKind.PREFILL else 1
-        for first in range(part.first, part.first + part.count, width):
-            self._forward(session, part.run, first, width)
+    def _run(self, works: Sequence[Work]) -> list[Message]:
+        """What failed together is tried one by one, so that only those fail that cause it."""
+        started = self._clock()
+        try:
+            outcomes = self._runner.run(works)
+        except STEP_ERRORS as error:
+            if _is_fatal(error):
+                raise
+            if len(works) > 1:
+                return [answer for work in works for answer in self._run([work])]
+            key = works[0].slice.run.session
+            return [self._fail(key, _failure_code(error), _first_line(error))]
+        compute_s = self._clock() - started
+        self._learn(works, compute_s)
+        settled = zip(works, outcomes, strict=True)
+        return [
+            answer for work, outcome in settled for answer in self._settle(work, outcome, compute_s)
+        ]
 
-    def _forward(self, session: _Session, run: Run, first: int, count: int) -> None:
-        """Rows [first, first + count) of a run. Raises one of STEP_ERRORS."""
-        cache = session.cache
-        assert cache is not None
-        position = run.position + first
-        sampled = sampled_rows(run, first, count) if session.begin.head else 0
-        wanted = tuple(range(count - sampled, count))
-        rows = self._rows(run, first, count)
-        output = self.stage.forward(rows, position, cache, wanted)[0]
-        if not bool(torch.isfinite(output).all()):
-            raise ArithmeticError(f"not a finite number in the output at position {position}")
-        if not session.begin.head:
-            session.output.rows.append(output)
-            return
-        for logits, index in zip(output, wanted, strict=True):
-            token = sample(logits, session.begin.sampling, position + index + 1)
-            session.output.tokens.append(token)
+    def _learn(self, works: Sequence[Work], compute_s: float) -> None:
+        rows = sum(work.slice.count for work in works)
+        sampled = sum(work.sampled for work in works)
+        layers, kind = len(works[0].session.part.layers), works[0].slice.run.kind
+        self._tracker.step_done(StepTime(kind, rows, layers, sampled, compute_s))
 
-    def _rows(self, run: Run, first: int, count: int) -> torch.Tensor:
-        """[1, count] ids or [1, count, E] rows of a run, on the device."""
-        is_ids = run.row_type is RowType.IDS
-        width = 4 if is_ids else self._row_bytes(run.row_type)
-        data = bytearray(run.payload[first * width : (first + count) * width])
-        if not is_ids:
-            rows = torch.frombuffer(data, dtype=ELEMENT_TYPES[run.row_type])
-            rows = rows.view(1, count, self.stage.hidden_size)
-            return rows.to(self.stage.device, self.stage.dtype)
-        ids = torch.frombuffer(data, dtype=torch.int32).to(torch.int64)[None]
-        if int(ids.min()) < 0 or int(ids.max()) >= self.stage.vocab_size:
-            raise ValueError(f"a token id outside the vocabulary of {self.stage.vocab_size}")
-        return ids.to(self.stage.device)
-
-    def _settle(self, session: _Session, part: Slice, compute_s: float) -> list[Message]:
-        """Learn from the slice; answer once the whole run is through."""
-        run, output = part.run, session.output
-        sampled = sampled_rows(run, part.first, part.count) if session.begin.head else 0
-        layers = len(session.begin.layers)
-        self._tracker.step_done(StepTime(run.kind, part.count, layers, sampled, compute_s))
+    def _settle(self, work: Work, outcome: Outcome, compute_s: float) -> list[Message]:
+        """Answer once the whole run is through."""
+        run, session = work.slice.run, work.session
+        if isinstance(outcome, ShardError):
+            return [self.fail(run.session, _first_line(outcome))]
+        output = session.output
+        output.tokens += outcome.tokens
         output.compute_s += compute_s
-        if not part.is_last:
+        if outcome.rows is not None:
+            output.rows.append(outcome.rows)
+        if not work.slice.is_last:
             return []
-        session.output = _Output()
+        session.output = Output()
         return [
             Ran(
                 session=run.session,
@@ -301,6 +283,14 @@ class Engine:
             sampled = sampled_rows(part.run, part.first, part.count) if begin.head else 0
             waiting.append((part, len(begin.layers), sampled))
         return self._tracker.queue_s(waiting)
+
+
+def _by_part(works: Iterable[Work]) -> list[list[Work]]:
+    """Sessions that use other layers cannot share a forward pass."""
+    groups: dict[Part, list[Work]] = {}
+    for work in works:
+        groups.setdefault(work.session.part, []).append(work)
+    return list(groups.values())
 
 
 def _payload(rows: list[torch.Tensor]) -> memoryview | bytes:

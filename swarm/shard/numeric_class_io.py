@@ -2,10 +2,11 @@
 
 It holds, in this order: device family and its instruction set or architecture; on a CPU its vendor
 too, since the math libraries choose kernels by it; dtype; weight quantization; our kernel set;
-attention implementation; torch and transformers versions; and on a CPU the number of threads, since
-they partition sums. Equal strings promise equal bits for equal calls, and nothing is promised
-otherwise. Cache sizes and library builds are not in it: machines of one torch wheel and one vendor
-and instruction set are taken as equal.
+attention implementation, for attention over blocks with the dtype they are kept in, the piece size
+of prompts, and `loose` where a row's bits may depend on its batch; torch and transformers versions;
+and on a CPU the number of threads, since they partition sums. Equal strings promise equal bits for
+equal calls, and nothing is promised otherwise. Cache sizes and library builds are not in it:
+machines of one torch wheel and one vendor and instruction set are taken as equal.
 """
 
 from __future__ import annotations
@@ -16,21 +17,30 @@ from pathlib import Path
 import torch
 import transformers
 
+from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.stage import Stage
 from swarm.terms import NumericClass
 
-KERNEL_SET = "k1"
+KERNEL_SET = "k2"
 """Rises whenever a kernel of ours, or how the engine calls one, may change a bit."""
 
 
 def numeric_class(stage: Stage) -> NumericClass:
     dtype = str(stage.dtype).removeprefix("torch.")
-    attention = stage.config._attn_implementation or "eager"
+    attention = _attention(stage)
     versions = f"torch{torch.__version__}-tf{transformers.__version__}"
     parts = [_device(stage.device), dtype, "plain", KERNEL_SET, attention, versions]
     if stage.device.type == "cpu":
         parts.append(f"t{torch.get_num_threads()}")
     return NumericClass("/".join(parts))
+
+
+def _attention(stage: Stage) -> str:
+    if stage.kv is None:
+        return stage.plain_attention
+    kept = str(stage.kv.dtype).removeprefix("torch.")
+    loose = "" if stage.holds_rows else "-loose"
+    return f"paged-{kept}-p{PIECE_TOKENS}{loose}"
 
 
 def device_name(device: torch.device) -> str:

@@ -1,24 +1,45 @@
-"""Which work runs next. First come, first served within a session; fair between sessions.
+"""Which rows run next. First come, first served within a session; in turn between sessions.
 
-Decode steps go before prefill chunks, since one token is short and somebody reads along; but a
-waiting chunk gets its turn after a few of them. A long run of decode rows (a rebuild) is given out
-in slices and counts as long work too. One session per batch for now: the seam to real batches is
-`Slice`, which then becomes a list of them.
+A step is either a batch of decode rows, one of every session that has one ready, or one piece of
+one prompt. Where both wait they alternate: no prompt, however long, delays a token by more than a
+piece, and no number of tokens starves a prompt. A long run of decode rows (a rebuild) fills the
+room that single rows leave.
+
+On a route of several hops a batch takes no more than the sessions' share of this hop, so that the
+other hops have the rest to work on meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarm.errors import CapacityError
 from swarm.messages import Run, StepKind
 from swarm.terms import SessionId
 
-DECODES_PER_LONG_WORK = 8
-"""Single decode steps that may overtake waiting long work before it gets a turn."""
-DECODE_SLICE_ROWS = 16
-"""Decode rows of one session that run without looking at the other sessions."""
+REBUILD_ROWS = 64
+"""Decode rows of rebuilds that run without looking at what else has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What one step may take.
+
+    sessions  whose decode rows run together
+    rows      of one step
+    tile      decode rows that cost as much as one: rebuilds fill up to a multiple of it
+    piece     positions at whose multiples a prompt is cut; 0: it is not
+    turns     batches of decode rows that may go before a waiting piece
+    """
+
+    sessions: int
+    rows: int
+    tile: int
+    piece: int
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,10 @@ class Slice:
     def is_last(self) -> bool:
         return self.first + self.count == self.run.count
 
+    @property
+    def position(self) -> int:
+        return self.run.position + self.first
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -40,15 +65,23 @@ class _Waiting:
     done: int = 0
 
     @property
-    def is_short(self) -> bool:
-        return self.run.kind is StepKind.DECODE and self.run.count - self.done == 1
+    def is_decode(self) -> bool:
+        return self.run.kind is StepKind.DECODE
+
+    @property
+    def rest(self) -> int:
+        return self.run.count - self.done
 
 
 class Scheduler:
-    def __init__(self, queue_max: int) -> None:
+    def __init__(self, queue_max: int, limits: StepLimits) -> None:
         """`queue_max`: runs of one session that may wait, so that nobody fills up for others."""
         self._queue_max = queue_max
+        self._limits = limits
         self._queues: OrderedDict[SessionId, deque[_Waiting]] = OrderedDict()
+        self._shares: dict[SessionId, float] = {}
+        """Of the sessions that decode: one by the number of their route's hops."""
+        self._hops: dict[SessionId, int] = {}
         self._count = 0
         self._overtakes = 0
 
@@ -59,10 +92,14 @@ class Scheduler:
     def waiting(self) -> list[Slice]:
         """What is still to be run, for predicting how long it takes."""
         return [
-            Slice(entry.run, entry.done, entry.run.count - entry.done)
+            Slice(entry.run, entry.done, entry.rest)
             for queue in self._queues.values()
             for entry in queue
         ]
+
+    def begin(self, session: SessionId, hop_count: int) -> None:
+        """A session of a route of so many hops is there; its runs may come."""
+        self._hops[session] = max(1, hop_count)
 
     def add(self, run: Run) -> None:
         """Raises CapacityError when too many runs of its session wait."""
@@ -71,42 +108,71 @@ class Scheduler:
             raise CapacityError(f"{waiting} steps of the session wait already")
         self._queues.setdefault(run.session, deque()).append(_Waiting(run))
         self._count += 1
+        if run.kind is StepKind.DECODE:
+            self._shares[run.session] = 1.0 / self._hops.get(run.session, 1)
 
     def drop(self, session: SessionId) -> int:
-        """Forget all that waits of a session; says how many runs that were."""
+        """Forget a session and all that waits of it; says how many runs that were."""
         dropped = len(self._queues.pop(session, ()))
         self._count -= dropped
+        self._shares.pop(session, None)
+        self._hops.pop(session, None)
         return dropped
 
-    def next(self) -> Slice | None:
-        """The next slice to run; its session goes to the back of the line."""
-        session = self._pick()
-        if session is None:
-            return None
-        queue = self._queues[session]
+    def next(self) -> tuple[Slice, ...]:
+        """The slices to run together, each of another session; their sessions go to the back of
+        the line."""
+        decoding = [key for key, queue in self._queues.items() if queue[0].is_decode]
+        prompt = next((key for key, queue in self._queues.items() if not queue[0].is_decode), None)
+        if prompt is not None and (not decoding or self._overtakes >= self._limits.turns):
+            self._overtakes = 0
+            return (self._take(prompt, self._piece(prompt)),)
+        self._overtakes = self._overtakes + 1 if prompt is not None else 0
+        return self._decode(decoding)
+
+    def _decode(self, keys: Iterable[SessionId]) -> tuple[Slice, ...]:
+        """One row of each session that has one, then rows of rebuilds where there is room."""
+        share = math.ceil(sum(self._shares.values()) - 1e-9)
+        room = min(self._limits.sessions, self._limits.rows, max(1, share))
+        chosen = list(keys)[:room]
+        singles = [key for key in chosen if self._queues[key][0].rest == 1]
+        rebuilds = [key for key in chosen if self._queues[key][0].rest > 1]
+        slices = [self._take(key, 1) for key in singles]
+        free = self._free_rows(len(singles))
+        for index, key in enumerate(rebuilds):
+            fair = -(-free // (len(rebuilds) - index))
+            count = min(fair, self._queues[key][0].rest)
+            if count:
+                slices.append(self._take(key, count))
+            free -= count
+        return tuple(slices)
+
+    def _free_rows(self, singles: int) -> int:
+        """What rebuilds may add to a batch: beside others' tokens only what costs them nothing
+        much, a batch of their own else."""
+        tile, rows = self._limits.tile, self._limits.rows
+        if singles == 0:
+            return min(rows, REBUILD_ROWS)
+        return max(0, min(tile - singles % tile, rows - singles))
+
+    def _piece(self, key: SessionId) -> int:
+        entry = self._queues[key][0]
+        piece = self._limits.piece
+        if not piece:
+            return entry.rest
+        position = entry.run.position + entry.done
+        return min(entry.rest, piece - position % piece)
+
+    def _take(self, key: SessionId, count: int) -> Slice:
+        queue = self._queues[key]
         entry = queue[0]
-        rest = entry.run.count - entry.done
-        count = rest if entry.run.kind is StepKind.PREFILL else min(rest, DECODE_SLICE_ROWS)
         given = Slice(entry.run, entry.done, count)
         entry.done += count
         if given.is_last:
             queue.popleft()
             self._count -= 1
         if queue:
-            self._queues.move_to_end(session)
+            self._queues.move_to_end(key)
         else:
-            del self._queues[session]
+            del self._queues[key]
         return given
-
-    def _pick(self) -> SessionId | None:
-        shorts = (session for session, queue in self._queues.items() if queue[0].is_short)
-        longs = (session for session, queue in self._queues.items() if not queue[0].is_short)
-        short, long = next(shorts, None), next(longs, None)
-        if short is None or long is None:
-            self._overtakes = 0
-            return short if long is None else long
-        if self._overtakes >= DECODES_PER_LONG_WORK:
-            self._overtakes = 0
-            return long
-        self._overtakes += 1
-        return short

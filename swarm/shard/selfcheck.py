@@ -8,16 +8,20 @@ Legend: `T` tokens, `E` hidden size.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from swarm.errors import ShardError
 from swarm.kernels.sampling import sample
-from swarm.shard.kv_cache import SessionCache
+from swarm.messages import StepKind
+from swarm.shard.batch import PIECE_TOKENS, Shape, Span, Table, decode_shape, make_batch
 from swarm.shard.speed import Figures
 from swarm.shard.stage import Stage
 from swarm.terms import Sampling
+from swarm.worker_messages import KV_BLOCK_TOKENS
 
 CHECK_TOKENS = 24
 TOLERANCE = 0.1
@@ -39,14 +43,14 @@ def check_pieces(stage: Stage) -> None:
 
     Raises ShardError for models whose code cannot continue a prompt, or cannot be run in part.
     """
-    rows = _random_rows(stage, 1, CHECK_TOKENS)
+    rows = random_rows(stage, 1, CHECK_TOKENS)
     third = CHECK_TOKENS // 3
     pieces = [(0, third), (third, 2 * third)]
     pieces += [(index, index + 1) for index in range(2 * third, CHECK_TOKENS)]
     kind = stage.config.model_type
     try:
-        whole = _outputs(stage, rows, [(0, CHECK_TOKENS)])
-        cut = _outputs(stage, rows, pieces)
+        whole = outputs_of(stage, rows, [(0, CHECK_TOKENS)])
+        cut = outputs_of(stage, rows, pieces)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise ShardError(f"{kind} cannot be run in stages yet: {error}") from error
     distance = (cut - whole).norm(dim=-1) / whole.norm(dim=-1).clamp_min(1e-12)
@@ -59,7 +63,7 @@ def check_pieces(stage: Stage) -> None:
             )
 
 
-def _outputs(stage: Stage, rows: torch.Tensor, pieces: list[tuple[int, int]]) -> torch.Tensor:
+def outputs_of(stage: Stage, rows: torch.Tensor, pieces: list[tuple[int, int]]) -> torch.Tensor:
     """[T, E] or [T, V] in float32, computed piece by piece."""
     cache = stage.new_cache(stage.part, CHECK_TOKENS)
     outputs = [
@@ -72,48 +76,122 @@ def _outputs(stage: Stage, rows: torch.Tensor, pieces: list[tuple[int, int]]) ->
 def measure(stage: Stage, clock: Clock) -> Figures:
     """Seconds per layer, token and head row, as medians of a few steps."""
     layers = len(stage.part.layers)
-    decode = _decode_s(stage, clock, sessions=1) / layers
-    decode8 = _decode_s(stage, clock, sessions=8) / layers
-    head = _head_s(stage, clock) if stage.part.head else 0.0
-    return Figures(decode, decode8, _prefill_s(stage, clock) / layers, head)
+    steps: _Steps = _PlainSteps(stage) if stage.kv is None else _PagedSteps(stage)
+    decode = _median_s(clock, steps.decode(1, sample_one=False))
+    decode8 = _median_s(clock, steps.decode(8, sample_one=False))
+    head = 0.0
+    if stage.part.head:
+        head = max(_median_s(clock, steps.decode(1, sample_one=True)) - decode, 1e-6)
+    count = steps.piece_tokens
+    prefill = _median_s(clock, steps.prefill(count)) / count
+    return Figures(decode / layers, decode8 / layers, prefill / layers, head)
 
 
-def _decode_s(stage: Stage, clock: Clock, *, sessions: int) -> float:
-    cache = _warm_cache(stage, sessions)
-    row = _random_rows(stage, sessions, 1)
-    return _median_s(stage, clock, lambda: stage.forward(row, cache.length, cache))
+class _Steps(Protocol):
+    """Makes steps to be timed."""
+
+    @property
+    def piece_tokens(self) -> int:
+        """Of a prefill step."""
+
+    def decode(self, sessions: int, *, sample_one: bool) -> Callable[[], torch.Tensor]:
+        """One row of so many sessions; with the logits of one and its token if asked for."""
+
+    def prefill(self, count: int) -> Callable[[], torch.Tensor]: ...
 
 
-def _head_s(stage: Stage, clock: Clock) -> float:
-    """What one sampled row adds to a step."""
-    cache = _warm_cache(stage, 1)
-    row = _random_rows(stage, 1, 1)
+class _PlainSteps:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        longest = getattr(stage.config, "max_position_embeddings", None) or PREFILL_TOKENS
+        self.piece_tokens = min(PREFILL_TOKENS, int(longest))
 
-    def step() -> torch.Tensor:
-        logits = stage.forward(row, cache.length, cache, (0,))
-        sample(logits[0, 0], Sampling(temperature=1.0, top_p=0.95), cache.length)
-        return logits
+    def decode(self, sessions: int, *, sample_one: bool) -> Callable[[], torch.Tensor]:
+        stage = self._stage
+        cache = stage.new_cache(stage.part, WARM_TOKENS + 2 * DECODE_STEPS)
+        stage.forward(random_rows(stage, sessions, WARM_TOKENS), 0, cache)
+        row = random_rows(stage, sessions, 1)
 
-    plain = _decode_s(stage, clock, sessions=1)
-    return max(_median_s(stage, clock, step) - plain, 1e-6)
+        def step() -> torch.Tensor:
+            output = stage.forward(row, cache.length, cache, (0,) if sample_one else ())
+            return _sampled(output[0, 0], cache.length) if sample_one else output
 
+        return step
 
-def _prefill_s(stage: Stage, clock: Clock) -> float:
-    count = min(PREFILL_TOKENS, int(getattr(stage.config, "max_position_embeddings", 1 << 30)))
-    rows = _random_rows(stage, 1, count)
-    return (
-        _median_s(stage, clock, lambda: stage.forward(rows, 0, stage.new_cache(stage.part, count)))
-        / count
-    )
-
-
-def _warm_cache(stage: Stage, sessions: int) -> SessionCache:
-    cache = stage.new_cache(stage.part, WARM_TOKENS + 2 * DECODE_STEPS)
-    stage.forward(_random_rows(stage, sessions, WARM_TOKENS), 0, cache)
-    return cache
+    def prefill(self, count: int) -> Callable[[], torch.Tensor]:
+        stage = self._stage
+        rows = random_rows(stage, 1, count)
+        return lambda: stage.forward(rows, 0, stage.new_cache(stage.part, count))
 
 
-def _median_s(stage: Stage, clock: Clock, step: Callable[[], torch.Tensor]) -> float:
+class _PagedSteps:
+    """Over the stage's own blocks, which no session has yet."""
+
+    def __init__(self, stage: Stage) -> None:
+        assert stage.kv is not None
+        self._stage = stage
+        self._blocks = stage.kv.blocks
+        self.piece_tokens = min(PIECE_TOKENS, self._blocks * KV_BLOCK_TOKENS)
+
+    def decode(self, sessions: int, *, sample_one: bool) -> Callable[[], torch.Tensor]:
+        stage = self._stage
+        tables = [table_of(stage, [index % self._blocks]) for index in range(sessions)]
+        spans = [Span(table, WARM_TOKENS, 1) for table in tables]
+        rows = random_rows(stage, sessions, 1)[:, 0]
+
+        def step() -> torch.Tensor:
+            output = decode_rows(stage, rows, spans, [0] if sample_one else [])
+            return _sampled(output[0], WARM_TOKENS) if sample_one else output
+
+        return step
+
+    def prefill(self, count: int) -> Callable[[], torch.Tensor]:
+        stage = self._stage
+        span = Span(table_of(stage, list(range(-(-count // KV_BLOCK_TOKENS)))), 0, count)
+        rows, shape = random_rows(stage, 1, count)[0], Shape(StepKind.PREFILL, count)
+        return lambda: run_rows(stage, rows, [span], shape, [])
+
+
+def _sampled(logits: torch.Tensor, position: int) -> torch.Tensor:
+    sample(logits, Sampling(temperature=1.0, top_p=0.95), position)
+    return logits
+
+
+def table_of(stage: Stage, blocks: list[int]) -> Table:
+    assert stage.kv is not None
+    table = Table(len(blocks) * KV_BLOCK_TOKENS, stage.kv.blocks)
+    table.extend(struct.pack(f"<{len(blocks)}i", *blocks))
+    return table
+
+
+def decode_rows(
+    stage: Stage, rows: torch.Tensor, spans: Sequence[Span], picked: list[int] | None = None
+) -> torch.Tensor:
+    """As `run_rows`, as decode rows."""
+    shape = decode_shape(sum(span.count for span in spans), tiled=stage.is_tiled)
+    return run_rows(stage, rows, spans, shape, picked)
+
+
+def run_rows(
+    stage: Stage,
+    rows: torch.Tensor,
+    spans: Sequence[Span],
+    shape: Shape,
+    picked: list[int] | None = None,
+) -> torch.Tensor:
+    """rows [count] or [count, E]; returns [count, E], or for a head [picked rows, V], all of them
+    unless said otherwise"""
+    assert stage.kv is not None
+    batch = make_batch(spans, shape, stage.kv.scratch_block, stage.device)
+    padded = rows.new_zeros((shape.rows, *rows.shape[1:]))
+    padded[batch.real] = rows
+    side = (shape.rows, 1) if shape.kind is StepKind.DECODE else (1, shape.rows)
+    wanted = list(range(shape.rows))[batch.real] if picked is None else picked
+    output = stage.run(batch, stage.part, padded.view(*side, *rows.shape[1:]), wanted)
+    return output if stage.part.head else output[batch.real]
+
+
+def _median_s(clock: Clock, step: Callable[[], torch.Tensor]) -> float:
     """The first run only warms up, unless it used the whole budget."""
     times: list[float] = []
     begun = clock()
@@ -124,7 +202,7 @@ def _median_s(stage: Stage, clock: Clock, step: Callable[[], torch.Tensor]) -> f
     return statistics.median(times[1:] or times)
 
 
-def _random_rows(stage: Stage, sessions: int, count: int) -> torch.Tensor:
+def random_rows(stage: Stage, sessions: int, count: int) -> torch.Tensor:
     """[sessions, count] ids or [sessions, count, E] rows, always the same ones."""
     generator = torch.Generator().manual_seed(0)
     if stage.part.embed:

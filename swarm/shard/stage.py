@@ -12,8 +12,11 @@ import torch
 
 from swarm.errors import ShardError
 from swarm.messages import RowType
-from swarm.shard.cut import Part, cut_problem, install_gates, text_core
+from swarm.shard.batch import TILE_ROWS, Batch
+from swarm.shard.cut import HeadGate, Part, cut_problem, install_gates, install_head_gate, text_core
 from swarm.shard.kv_cache import SessionCache
+from swarm.shard.paged import PAGED, PROBE, Call, EmptyCache, LayerKind, probing, running
+from swarm.shard.paged_kv import PROBE_ERRORS, PagedKv, missing_layers
 
 ROW_TYPES = {
     torch.float32: RowType.FLOAT32,
@@ -37,6 +40,15 @@ class Stage:
         is_whole = part.is_whole(self.config.num_hidden_layers)
         self._cut_problem = cut_problem(model) if is_whole else None
         self._border = install_gates(model, part.layers)
+        self._head: HeadGate | None = install_head_gate(model) if part.head else None
+        self.plain_attention: str = self.config._attn_implementation or "eager"
+        self._attention = self.plain_attention
+        self.kv: PagedKv | None = None
+        """The blocks, where the shard has been found to work on them."""
+        self.is_tiled = False
+        """Decode rows run in whole tiles, since the linears are not independent of their number."""
+        self.holds_rows = True
+        """A row's bits have been found independent of what else is in its batch."""
         self._names = frozenset(inspect.signature(self._core.forward).parameters)
 
     @property
@@ -66,13 +78,17 @@ class Stage:
 
         Raises ShardError when the stage does not hold it, or cannot be used in part.
         """
+        self.check_part(part)
+        return SessionCache(self.config, part, position_limit)
+
+    def check_part(self, part: Part) -> None:
+        """Raises ShardError when the stage does not hold it, or cannot be used in part."""
         if not self.part.covers(part):
             raise ShardError(
                 f"layers {part.layers} are not (all) held here: {self.part.layers} are"
             )
         if part != self.part and self._cut_problem is not None:
             raise ShardError(self._cut_problem)
-        return SessionCache(self.config, part, position_limit)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def forward(
@@ -92,36 +108,90 @@ class Stage:
         if position != cache.length:
             raise ShardError(f"rows start at {position}, the KV holds {cache.length} positions")
         part, count = cache.part, rows.shape[1]
+        self._attend_by(self.plain_attention)
         if position + count > cache.position_limit:
             raise ShardError(
                 f"position {position + count} is above the {cache.position_limit} reserved"
             )
-        self._border.layers = part.layers
-        self._border.rows_in = None if part.embed else rows
-        try:
-            output = self._run(rows, position, cache, logit_rows)
-        finally:
-            self._border.rows_in = self._border.rows_out = None
+        positions = torch.arange(position, position + count, device=self.device)[None]
+        arguments = self._arguments(part, rows, positions, cache)
+        with self._border.using(part.layers, None if part.embed else rows):
+            if part.head and logit_rows:
+                keep = torch.tensor(logit_rows, device=self.device)
+                output = self._model(**arguments, logits_to_keep=keep).logits
+            else:
+                self._core(**arguments)
+                output = self._given(part, rows.shape[0])
         cache.advance(count)
         return output
 
-    def _run(
-        self, rows: torch.Tensor, position: int, cache: SessionCache, logit_rows: tuple[int, ...]
-    ) -> torch.Tensor:
+    def _arguments(
+        self, part: Part, rows: torch.Tensor, positions: torch.Tensor, cache: Any
+    ) -> dict[str, Any]:
         arguments: dict[str, Any] = {
-            "input_ids" if cache.part.embed else "inputs_embeds": rows,
+            "input_ids" if part.embed else "inputs_embeds": rows,
             "cache": cache,
             "use_cache": True,
         }
         if "position_ids" in self._names:
-            stop = position + rows.shape[1]
-            arguments["position_ids"] = torch.arange(position, stop, device=self.device)[None]
-        if cache.part.head and logit_rows:
-            keep = torch.tensor(logit_rows, device=self.device)
-            return self._model(**arguments, logits_to_keep=keep).logits
-        self._core(**arguments)
-        if cache.part.head:
-            return torch.empty((rows.shape[0], 0, self.vocab_size), device=self.device)
+            arguments["position_ids"] = positions
+        return arguments
+
+    def _given(self, part: Part, sessions: int) -> torch.Tensor:
+        """What a pass without logits gives: [S, T, E] of the last layer, for a head nothing."""
+        if part.head:
+            return torch.empty((sessions, 0, self.vocab_size), device=self.device)
         if self._border.rows_out is None:
             raise ShardError("the layers gave no rows")
         return self._border.rows_out
+
+    def _attend_by(self, name: str) -> None:
+        if self._attention != name:
+            self._model.config._attn_implementation = self._attention = name
+            self.config._attn_implementation = name
+
+    # ------------------------------------------------------------ paged
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def probe(self) -> dict[int, LayerKind]:
+        """What each layer keeps of a position. Raises ShardError when that is not all it keeps."""
+        part, count = self.part, 2
+        positions = torch.arange(count, device=self.device)[None]
+        shape = (1, count) if part.embed else (1, count, self.hidden_size)
+        dtype = torch.int64 if part.embed else self.dtype
+        rows = torch.zeros(shape, dtype=dtype, device=self.device)
+        self._attend_by(PROBE)
+        try:
+            with probing() as found, self._border.using(part.layers, None if part.embed else rows):
+                self._core(**self._arguments(part, rows, positions, EmptyCache()))
+        except PROBE_ERRORS as error:
+            raise ShardError(f"its layers need a cache of their own: {error}") from error
+        finally:
+            self._attend_by(self.plain_attention)
+        if missing := missing_layers(found, part):
+            raise ShardError(f"layer {missing[0]} keeps something else than keys and values")
+        return found
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def run(self, batch: Batch, part: Part, rows: torch.Tensor, picked: list[int]) -> torch.Tensor:
+        """Run rows of any sessions over the blocks of `kv`, which gets their keys and values.
+
+        rows     [R, 1] or [1, R] int64 ids where the part embeds, else [R, 1, E] or [1, R, E]
+        picked   for a head: indices of the rows, in order, whose logits are wanted
+        returns  [R, E] in the stage's dtype, or for a head [len(picked), V]
+        """
+        assert self.kv is not None
+        self._attend_by(PAGED)
+        pools, kinds = self.kv.pools, self.kv.kinds
+        call = Call(batch.places, {index: (pools[index], kinds[index].rule) for index in pools})
+        arguments = self._arguments(part, rows, batch.positions, EmptyCache())
+        with running(call), self._border.using(part.layers, None if part.embed else rows):
+            if not part.head:
+                self._core(**arguments)
+                return self._given(part, 1).flatten(0, 1)
+            if not picked:
+                self._core(**arguments)
+                return torch.empty((0, self.vocab_size), device=self.device)
+            assert self._head is not None
+            with self._head.picking(picked, TILE_ROWS if self.is_tiled else 0):
+                return self._model(**arguments).logits.flatten(0, 1)

@@ -39,9 +39,11 @@ from swarm.messages import (
 )
 from swarm.notes import FieldValue, Level, as_text, note
 from swarm.shard import checkpoint as rules
+from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.checkpoint_io import Checkpoint, inspect
 from swarm.shard.cut import Part
-from swarm.shard.engine import DETAIL_CHARACTERS, Engine, EngineLimits
+from swarm.shard.engine import DETAIL_CHARACTERS, Engine
+from swarm.shard.engine_limits import engine_limits
 from swarm.shard.frames import FrameReader, pack
 from swarm.shard.gguf_io import gguf_texts
 from swarm.shard.host_io import give_memory_back, memory_budget, settle_in, use_threads
@@ -53,10 +55,13 @@ from swarm.shard.load_io import (
     read_config,
 )
 from swarm.shard.numeric_class_io import device_name, numeric_class
+from swarm.shard.paged_check import plain_reason
+from swarm.shard.paged_kv import bytes_per_block, choose_kv_dtype, make_paged_kv
 from swarm.shard.selfcheck import check_pieces, measure
 from swarm.shard.speed import SpeedTracker
 from swarm.shard.stage import Stage
 from swarm.terms import ModelId, SessionId
+from swarm.worker_messages import KV_BLOCK_TOKENS
 
 UNSENDABLE = (LocalProtocolError, ValueError, OverflowError)
 """What encoding raises for an answer that does not fit into a message."""
@@ -208,40 +213,64 @@ class Worker:
         stage = load_stage(path, part, self._dtype(config), self._device)
         self._send([LoadProgress(0.8, "checks")])
         check_pieces(stage)
+        if order.kv_blocks:
+            self._make_blocks(stage, order)
+        elif self._config.kv_cache_dtype != "auto":
+            raise ShardError(f"KV in {self._config.kv_cache_dtype} needs blocks, none were ordered")
         self._send([LoadProgress(0.9, "timing")])
         tracker = SpeedTracker(order.model_id, measure(stage, time.perf_counter))
         return self._serve_stage(order, stage, tracker, config)
 
+    def _make_blocks(self, stage: Stage, order: Load) -> None:
+        """Give the stage its KV blocks, if it can work on them. Raises ShardError for want of
+        memory, or of the dtype asked for."""
+        kv_dtype = choose_kv_dtype(self._config.kv_cache_dtype, stage.dtype)
+        reason = plain_reason(stage, kv_dtype, exact=self._config.exact)
+        if reason is not None:
+            if kv_dtype != stage.dtype:
+                raise ShardError(f"{order.path} cannot be served with KV in {kv_dtype}: {reason}")
+            log("shard.plain_cache", path=order.path, reason=reason)
+            return
+        assert stage.kv is not None
+        kinds = stage.kv.kinds
+        stage.kv = None
+        per_block = bytes_per_block(kinds, kv_dtype)
+        blocks = min(order.kv_blocks, self._spare_bytes(stage) // per_block)
+        if blocks == 0:
+            raise ShardError(
+                f"there is no memory for the KV of {order.path} beside its weights: one block of "
+                f"{KV_BLOCK_TOKENS} positions takes {per_block} bytes"
+            )
+        stage.kv = make_paged_kv(kinds, blocks, kv_dtype, self._device)
+
     def _serve_stage(self, order: Load, stage: Stage, tracker: SpeedTracker, config: Any) -> Loaded:
-        limits = EngineLimits(
-            queue_max=self._config.queue_max,
-            kv_capacity_bytes=self._spare_bytes(stage),
-            kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(
-                config.to_dict(), stage.dtype.itemsize
-            ),
-        )
+        limits = engine_limits(self._config, stage, config, self._spare_bytes(stage))
         engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter)
-        for other in self._engines.values():
-            other.resize_kv(limits.kv_capacity_bytes)
         self._engines[order.model_id] = engine
+        for other in self._engines.values():
+            if other.stage.kv is None:
+                other.resize_kv(self._spare_bytes())
         self._freed = True
-        name = numeric_class(stage)
+        reuses = stage.kv is not None and stage.holds_rows
         return Loaded(
             model_id=order.model_id,
             layers=order.layers,
-            numeric_class=name,
+            numeric_class=numeric_class(stage),
             kv_bytes_per_token_layer=limits.kv_bytes_per_token_layer,
             row_type=stage.row_type,
             row_bytes=stage.row_bytes,
             speed=tracker.speed(0.0, limits.kv_capacity_bytes),
             device=device_name(self._device),
+            kv_blocks=0 if stage.kv is None else stage.kv.blocks,
+            prefix_unit=PIECE_TOKENS if reuses else 0,
         )
 
-    def _spare_bytes(self, added: Stage) -> int:
-        """What the KV of all models may take together, beside their weights."""
-        stages = [engine.stage for engine in self._engines.values()] + [added]
-        weights = sum(stage.parameter_bytes for stage in stages)
-        return max(0, self._budget_bytes - weights - self._config.activation_bytes)
+    def _spare_bytes(self, *added: Stage) -> int:
+        """What the KV of all models may still take together, beside weights and blocks."""
+        stages = [*(engine.stage for engine in self._engines.values()), *added]
+        taken = sum(stage.parameter_bytes for stage in stages)
+        taken += sum(stage.kv.byte_count for stage in stages if stage.kv is not None)
+        return max(0, self._budget_bytes - taken - self._config.activation_bytes)
 
     def _dtype(self, config: Any) -> torch.dtype:
         own = config.dtype or config.get_text_config(decoder=True).dtype

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from swarm.config import ShardConfig
 from swarm.messages import Begin, End, Message, Ran, RowType, Run, StepKind
 from swarm.shard.cut import Part
-from swarm.shard.engine import Engine, EngineLimits
+from swarm.shard.engine import Engine
+from swarm.shard.engine_limits import PLAIN_STEPS, EngineLimits, step_limits
 from swarm.shard.load_io import load_stage, read_config
+from swarm.shard.paged_check import plain_reason
+from swarm.shard.paged_kv import make_paged_kv
 from swarm.shard.speed import Figures, SpeedTracker
 from swarm.shard.stage import Stage
 from swarm.terms import LayerRange, ModelId, SampledToken, Sampling, SessionId
+from swarm.worker_messages import KV_BLOCK_TOKENS
 
 MODEL = ModelId("0" * 32)
 GREEDY = Sampling(temperature=0.0)
+CONFIG = ShardConfig()
 FIGURES = Figures(1e-3, 2e-3, 1e-4, 1e-3)
 
 
@@ -49,17 +57,57 @@ class Ticks:
         return self.now
 
 
-def engine(stage: Stage, queue_max: int = 64) -> Engine:
-    limits = EngineLimits(queue_max, kv_capacity_bytes=1 << 30, kv_bytes_per_token_layer=128)
-    return Engine(stage, MODEL, SpeedTracker(MODEL, FIGURES), limits, Ticks())
+def engine(stage: Stage, queue_max: int = 64, config: ShardConfig = CONFIG) -> Engine:
+    """One that allocates its own blocks, as a daemon would, where the stage has some."""
+    step = PLAIN_STEPS if stage.kv is None else step_limits(config)
+    limits = EngineLimits(queue_max, 1 << 30, 128, step, config.exact)
+    kind = Engine if stage.kv is None else BlockEngine
+    return kind(stage, MODEL, SpeedTracker(MODEL, FIGURES), limits, Ticks())
+
+
+def on_blocks(stage: Stage, blocks: int = 64, *, exact: bool = True) -> Stage:
+    """The same stage, set up to work over KV blocks."""
+    assert plain_reason(stage, stage.dtype, exact=exact) is None
+    assert stage.kv is not None
+    stage.kv = make_paged_kv(stage.kv.kinds, blocks, stage.dtype, stage.device)
+    return stage
+
+
+class BlockEngine(Engine):
+    """Puts the blocks of a small pool into its orders, lowest free number first."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert self.stage.kv is not None
+        self.free = list(range(self.stage.kv.blocks))
+        self.held: dict[SessionId, list[int]] = {}
+        self.generations: dict[SessionId, int] = {}
+
+    def handle(self, message: Begin | Run | End) -> list[Message]:
+        if isinstance(message, Begin | End):
+            self.free = sorted(self.free + self.held.pop(message.session, []))
+            if isinstance(message, Begin):
+                self.generations[message.session] = message.generation
+        elif message.generation == self.generations.get(message.session) and not message.blocks:
+            held = self.held.setdefault(message.session, [])
+            needed = -(-(message.position + message.count) // KV_BLOCK_TOKENS) - len(held)
+            added, self.free = self.free[: max(0, needed)], self.free[max(0, needed) :]
+            held += added
+            message = replace(message, blocks=struct.pack(f"<{len(added)}i", *added))
+        return super().handle(message)
 
 
 def begin(
-    name: str, part: Part, *, limit: int = 200, sampling: Sampling = GREEDY, generation: int = 1
+    name: str,
+    part: Part,
+    *,
+    limit: int = 200,
+    sampling: Sampling = GREEDY,
+    generation: int = 1,
+    prompt: int = 1,
 ) -> Begin:
-    return Begin(
-        SessionId(name), generation, MODEL, part.layers, part.embed, part.head, 1, limit, sampling
-    )
+    ends = (part.embed, part.head)
+    return Begin(SessionId(name), generation, MODEL, part.layers, *ends, prompt, limit, sampling)
 
 
 def ids_run(
@@ -73,15 +121,16 @@ def ids_run(
 ) -> Run:
     payload = struct.pack(f"<{len(ids)}i", *ids)
     return Run(
-        SessionId(name), generation, position, len(ids), kind, RowType.IDS, sample_from, payload
-    )
+        SessionId(name), generation, position, len(ids), kind, RowType.IDS, sample_from,
+        payload=payload,
+    )  # fmt: skip
 
 
 def onward(ran: Ran, sample_from: int) -> Run:
     """What the next hop is told to run, given what this one gave."""
     return Run(
         ran.session, ran.generation, ran.position, ran.count, ran.kind, ran.row_type, sample_from,
-        bytes(ran.payload),
+        payload=bytes(ran.payload),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from engine_chain import (
     engine,
     ids_run,
     load,
+    on_blocks,
     onward,
     parts,
     run_through,
@@ -59,9 +60,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def stage(llama: Path) -> Stage:
-    return load(llama, WHOLE)
+@pytest.fixture(scope="module", params=["plain", "paged"])
+def stage(llama: Path, request: pytest.FixtureRequest) -> Stage:
+    """With a cache for each session, and over KV blocks: what an engine promises is the same."""
+    one = load(llama, WHOLE)
+    return on_blocks(one, 300) if request.param == "paged" else one
 
 
 def failure(one: Engine, run: Run) -> RunFailed:
@@ -249,7 +252,7 @@ def test_payloads_that_do_not_fit_are_refused(llama: Path) -> None:
     for row_type, count, payload, detail in cases:
         one = engine(middle)
         one.handle(begin("s", middle.part))
-        run = Run(SessionId("s"), 1, 0, count, StepKind.PREFILL, row_type, 0, payload)
+        run = Run(SessionId("s"), 1, 0, count, StepKind.PREFILL, row_type, 0, payload=payload)
         assert failure(one, run).detail == detail
 
 
@@ -271,7 +274,7 @@ def test_numbers_that_are_not_finite_end_the_session(llama: Path) -> None:
     one = engine(middle)
     one.handle(begin("s", middle.part))
     rows = torch.full((1, 32), float("nan")).numpy().tobytes()
-    run = Run(SessionId("s"), 1, 0, 1, StepKind.DECODE, RowType.FLOAT32, 0, rows)
+    run = Run(SessionId("s"), 1, 0, 1, StepKind.DECODE, RowType.FLOAT32, 0, payload=rows)
     failed = failure(one, run)
     assert failed.code is FailureCode.STEP_FAILED
     assert "not a finite number" in failed.detail

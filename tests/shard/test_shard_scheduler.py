@@ -1,4 +1,4 @@
-"""Order of work: in turn between sessions, in order within one, tokens before chunks."""
+"""Order of work: in turn between sessions, in order within one, tokens beside pieces of prompts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from swarm.errors import CapacityError
 from swarm.messages import Run, StepKind
-from swarm.shard.scheduler import DECODE_SLICE_ROWS, DECODES_PER_LONG_WORK, Scheduler
+from swarm.shard.scheduler import REBUILD_ROWS, Scheduler, StepLimits
 from swarm.terms import SessionId
+
+PIECE = 8
+LIMITS = StepLimits(sessions=10, rows=100, tile=16, piece=PIECE)
+ONE_BY_ONE = StepLimits(sessions=1, rows=16, tile=1, piece=0, turns=3)
 
 
 def chunk(name: str, position: int = 0, count: int = 8) -> Run:
@@ -21,67 +25,119 @@ def decode(name: str, position: int, count: int = 1) -> Run:
     return ids_run(name, position, [5] * count, kind=StepKind.DECODE)
 
 
-def order(scheduler: Scheduler) -> list[tuple[str, int, int]]:
-    given: list[tuple[str, int, int]] = []
-    while part := scheduler.next():
-        given.append((part.run.session, part.run.position + part.first, part.count))
+Given = list[tuple[str, int, int]]
+
+
+def step(scheduler: Scheduler) -> Given:
+    return [(each.run.session, each.position, each.count) for each in scheduler.next()]
+
+
+def steps(scheduler: Scheduler) -> list[Given]:
+    given: list[Given] = []
+    while len(scheduler):
+        given.append(step(scheduler))
+    assert step(scheduler) == []
     return given
 
 
-def filled(*runs: Run) -> Scheduler:
-    scheduler = Scheduler(queue_max=100)
+def filled(*runs: Run, limits: StepLimits = LIMITS) -> Scheduler:
+    scheduler = Scheduler(100, limits)
     for run in runs:
         scheduler.add(run)
     return scheduler
 
 
-def test_sessions_take_turns_and_keep_their_own_order() -> None:
+def test_one_row_of_every_session_that_has_one() -> None:
     scheduler = filled(decode("a", 1), decode("a", 2), decode("a", 3), decode("b", 1))
-    assert [name for name, _, _ in order(scheduler)] == ["a", "b", "a", "a"]
-    assert len(scheduler) == 0
+    assert steps(scheduler) == [[("a", 1, 1), ("b", 1, 1)], [("a", 2, 1)], [("a", 3, 1)]]
 
 
-def test_a_token_goes_before_a_chunk() -> None:
-    assert order(filled(chunk("p"), decode("d", 5))) == [("d", 5, 1), ("p", 0, 8)]
+def test_tokens_and_pieces_alternate() -> None:
+    scheduler = filled(chunk("p", 0, 3 * PIECE), decode("d", 5), decode("d", 6), decode("d", 7))
+    assert steps(scheduler) == [
+        [("d", 5, 1)], [("p", 0, 8)], [("d", 6, 1)], [("p", 8, 8)], [("d", 7, 1)], [("p", 16, 8)],
+    ]  # fmt: skip
 
 
-def test_a_chunk_waits_for_a_few_tokens_only() -> None:
-    scheduler = filled(chunk("p"))
-    served = []
-    for position in range(20):
+def test_a_token_waits_for_one_piece_at_most_however_many_prompts_there_are() -> None:
+    scheduler = filled(*(chunk(name, 0, 50) for name in "pqr"))
+    for position in range(12):
         scheduler.add(decode("d", position))
-        part = scheduler.next()
-        assert part is not None
-        served.append(part.run.session)
-    assert served.index(SessionId("p")) == DECODES_PER_LONG_WORK
+        waited = 0
+        while step(scheduler) != [("d", position, 1)]:
+            waited += 1
+        assert waited <= 1
+
+
+def test_prompts_are_cut_where_positions_say_whatever_the_chunks() -> None:
+    cuts = [steps(filled(*chunks)) for chunks in (
+        [chunk("p", 0, 20)],
+        [chunk("p", 0, 8), chunk("p", 8, 12)],
+    )]  # fmt: skip
+    assert cuts[0] == cuts[1] == [[("p", 0, 8)], [("p", 8, 8)], [("p", 16, 4)]]
+    odd = steps(filled(chunk("p", 0, 5), chunk("p", 5, 15)))
+    assert odd == [[("p", 0, 5)], [("p", 5, 3)], [("p", 8, 8)], [("p", 16, 4)]]
 
 
 def test_long_prompts_of_two_sessions_alternate() -> None:
-    scheduler = filled(*(chunk("a", i * 8) for i in range(3)), *(chunk("b", i * 8) for i in (0, 1)))
-    assert [name for name, _, _ in order(scheduler)] == ["a", "b", "a", "b", "a"]
+    scheduler = filled(chunk("a", 0, 24), chunk("b", 0, 16))
+    assert [given[0][0] for given in steps(scheduler)] == ["a", "b", "a", "b", "a"]
 
 
-def test_a_rebuild_comes_in_slices() -> None:
-    count = 2 * DECODE_SLICE_ROWS + 3
-    scheduler = filled(decode("r", 10, count), decode("d", 4))
-    assert order(scheduler) == [
-        ("d", 4, 1),
-        ("r", 10, DECODE_SLICE_ROWS),
-        ("r", 10 + DECODE_SLICE_ROWS, DECODE_SLICE_ROWS),
-        ("r", 10 + 2 * DECODE_SLICE_ROWS, 3),
-    ]
+def test_a_batch_has_its_limits_and_the_line_goes_on_where_it_ended() -> None:
+    scheduler = filled(*(decode(f"{i:02}", 5) for i in range(24)))
+    assert [len(given) for given in steps(scheduler)] == [10, 10, 4]
+    scheduler = filled(*(decode(f"{i:02}", p) for i in range(15) for p in (5, 6)))
+    names = [name for given in steps(scheduler) for name, _, _ in given]
+    assert names[:15] == [f"{i:02}" for i in range(15)]
+
+
+def test_a_rebuild_alone_comes_in_slices() -> None:
+    scheduler = filled(decode("r", 10, 2 * REBUILD_ROWS + 3))
+    assert steps(scheduler) == [
+        [("r", 10, REBUILD_ROWS)], [("r", 10 + REBUILD_ROWS, REBUILD_ROWS)],
+        [("r", 10 + 2 * REBUILD_ROWS, 3)],
+    ]  # fmt: skip
+
+
+def test_rebuilds_fill_the_tile_that_tokens_leave_open() -> None:
+    scheduler = filled(decode("a", 1), decode("r", 10, 40), decode("s", 0, 40), decode("b", 1))
+    assert step(scheduler) == [("a", 1, 1), ("b", 1, 1), ("r", 10, 7), ("s", 0, 7)]
+    assert step(scheduler) == [("r", 17, 32), ("s", 7, 32)]
+
+
+def test_on_a_route_of_two_hops_a_batch_takes_half_of_the_sessions() -> None:
+    scheduler = Scheduler(100, LIMITS)
+    for index in range(6):
+        scheduler.begin(SessionId(str(index)), 2)
+        scheduler.add(decode(str(index), 5))
+    assert [len(given) for given in steps(scheduler)] == [3, 3]
+    for index in range(3):
+        scheduler.drop(SessionId(str(index)))
+    for index in range(3, 6):
+        scheduler.add(decode(str(index), 6))
+    assert [len(given) for given in steps(scheduler)] == [2, 1]
+
+
+def test_without_blocks_one_session_runs_at_a_time() -> None:
+    runs = [chunk("p", 0, 30), *(decode("d", position) for position in range(5))]
+    given = steps(filled(*runs, decode("r", 0, 20), limits=ONE_BY_ONE))
+    assert all(len(each) == 1 for each in given)
+    flat = [each[0] for each in given]
+    assert flat[:3] == [("d", 0, 1), ("r", 0, 16), ("d", 1, 1)]
+    assert flat[3] == ("p", 0, 30)
 
 
 def test_dropping_a_session_forgets_its_started_work_too() -> None:
-    scheduler = filled(decode("r", 0, 40), chunk("p"), decode("r", 40))
-    assert scheduler.next() is not None
-    assert scheduler.drop(SessionId("r")) in (1, 2)
+    scheduler = filled(decode("r", 0, 400), chunk("p"), decode("r", 400))
+    assert step(scheduler)[0][0] == "r"
+    assert scheduler.drop(SessionId("r")) == 2
     assert scheduler.drop(SessionId("r")) == 0
-    assert [name for name, _, _ in order(scheduler)] in (["p"], [])
+    assert steps(scheduler) == [[("p", 0, 8)]]
 
 
 def test_the_queue_of_a_session_has_an_end_that_others_do_not_feel() -> None:
-    scheduler = Scheduler(queue_max=2)
+    scheduler = Scheduler(2, LIMITS)
     for position in (0, 8):
         scheduler.add(chunk("a", position))
     with pytest.raises(CapacityError, match="2 steps of the session wait already"):
@@ -94,27 +150,36 @@ def test_the_queue_of_a_session_has_an_end_that_others_do_not_feel() -> None:
 
 
 def test_what_waits_is_what_is_left() -> None:
-    scheduler = filled(decode("r", 0, 40))
+    scheduler = filled(decode("r", 0, 100))
     scheduler.next()
     (rest,) = scheduler.waiting()
-    assert (rest.first, rest.count) == (DECODE_SLICE_ROWS, 40 - DECODE_SLICE_ROWS)
+    assert (rest.first, rest.count) == (REBUILD_ROWS, 100 - REBUILD_ROWS)
 
 
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(1, 40), st.sampled_from(StepKind)),
         max_size=30,
-    )
+    ),
+    st.sampled_from([LIMITS, ONE_BY_ONE, StepLimits(2, 3, 16, 5)]),
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
 )
-def test_every_row_is_given_out_once_and_in_order(work: list[tuple[str, int, StepKind]]) -> None:
+def test_every_row_is_given_out_once_and_in_order(
+    work: list[tuple[str, int, StepKind]], limits: StepLimits, hops: dict[str, int]
+) -> None:
     ends = dict.fromkeys("abc", 0)
-    scheduler = Scheduler(queue_max=100)
+    scheduler = Scheduler(100, limits)
+    for name, count in hops.items():
+        scheduler.begin(SessionId(name), count)
     for name, count, kind in work:
         scheduler.add(ids_run(name, ends[name], [5] * count, kind=kind))
         ends[name] += count
     reached = dict.fromkeys("abc", 0)
-    for name, position, count in order(scheduler):
-        assert position == reached[name]
-        reached[name] += count
+    while len(scheduler):
+        given = scheduler.next()
+        assert given and len({part.run.kind for part in given}) == 1
+        assert len({part.run.session for part in given}) == len(given)
+        for part in given:
+            assert part.position == reached[part.run.session]
+            reached[part.run.session] += part.count
     assert reached == ends
-    assert len(scheduler) == 0

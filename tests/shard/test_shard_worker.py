@@ -125,7 +125,7 @@ def ids(position: int, *tokens: int) -> Run:
     kind = StepKind.PREFILL if position == 0 else StepKind.DECODE
     payload = struct.pack(f"<{len(tokens)}i", *tokens)
     last = position + len(tokens) - 1
-    return Run(SESSION, 1, position, len(tokens), kind, RowType.IDS, last, payload)
+    return Run(SESSION, 1, position, len(tokens), kind, RowType.IDS, last, payload=payload)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,210 @@
+"""Runs slices of sessions through a stage: over KV blocks many at a time, or one by one.
+
+Legend: `R` rows, `E` hidden size, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from swarm.errors import ShardError
+from swarm.kernels.sampling import sample
+from swarm.messages import Begin, StepKind
+from swarm.shard.batch import TILE_ROWS, Shape, Span, Table, decode_shape, make_batch, piece_shape
+from swarm.shard.cut import Part
+from swarm.shard.kv_cache import SessionCache
+from swarm.shard.stage import Stage
+from swarm.shard.work import Result, Work, input_rows
+from swarm.terms import SampledToken
+
+Outcome = Result | ShardError
+"""Of one slice: an error costs its session only."""
+_NOT_FINITE = "a row is not a finite number"
+
+
+class PlainRunner:
+    """One session at a time, each with a cache of its own: for models that keep more than keys and
+    values, or where no blocks were ordered."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def new_kv(self, begin: Begin, part: Part) -> SessionCache:
+        if begin.kv_length:
+            raise ShardError("this shard has no KV blocks, so a session cannot start from a prefix")
+        return self._stage.new_cache(part, begin.position_limit)
+
+    def run(self, works: Sequence[Work]) -> list[Outcome]:
+        """Raises one of the errors of a step, or gives one outcome for each slice."""
+        return [self._slice(work) for work in works]
+
+    def _slice(self, work: Work) -> Result:
+        """Prompt rows go through together, decode rows one position at a time, each through the
+        very call that a single decode step makes: so rebuilt rows have the same bits."""
+        cache, part = work.session.kv, work.slice
+        assert isinstance(cache, SessionCache)
+        rows = input_rows(self._stage, [work])[None]
+        width = part.count if part.run.kind is StepKind.PREFILL else 1
+        outputs: list[torch.Tensor] = []
+        for first in range(0, part.count, width):
+            sampled = max(0, min(width, first + width - (part.count - work.sampled)))
+            wanted = tuple(range(width - sampled, width))
+            piece = rows[:, first : first + width]
+            outputs.append(self._stage.forward(piece, part.position + first, cache, wanted)[0])
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if not bool(torch.isfinite(joined).all()):
+            raise ShardError(_NOT_FINITE)
+        if not work.session.begin.head:
+            return Result(joined, ())
+        return Result(None, tokens_of(joined, [work]))
+
+
+class PagedRunner:
+    """Rows of many sessions in one forward pass, over the stage's KV blocks."""
+
+    def __init__(self, stage: Stage, *, exact: bool) -> None:
+        self._stage = stage
+        self._exact = exact
+
+    def new_kv(self, begin: Begin, part: Part) -> Table:
+        assert self._stage.kv is not None
+        self._stage.check_part(part)
+        table = Table(begin.position_limit, self._stage.kv.blocks)
+        table.extend(begin.blocks)
+        if not 0 <= begin.kv_length <= table.room:
+            raise ShardError(f"{begin.kv_length} positions in {table.room} of KV blocks")
+        table.length = begin.kv_length
+        return table
+
+    def run(self, works: Sequence[Work]) -> list[Outcome]:
+        """The slices are of one kind, and their sessions use one part. Raises one of the errors of
+        a step, and no session has gone on then."""
+        outcomes: list[Outcome | None] = [_problem(work) for work in works]
+        sound = [work for work, found in zip(works, outcomes, strict=True) if found is None]
+        results = iter(self._sound(sound) if sound else [])
+        return [next(results) if found is None else found for found in outcomes]
+
+    def _sound(self, works: Sequence[Work]) -> list[Outcome]:
+        rows = input_rows(self._stage, works)
+        outputs = [self._forward(works, rows, *each) for each in self._passes(works)]
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        results = self._split(works, output)
+        for work, result in zip(works, results, strict=True):
+            if isinstance(result, Result):
+                _table(work).length += work.slice.count
+        return results
+
+    def _passes(self, works: Sequence[Work]) -> Iterator[tuple[list[Span], Shape, int]]:
+        """The forward passes that the slices take: spans, shape, and the first of their rows."""
+        spans = [Span(_table(work), work.slice.position, work.slice.count) for work in works]
+        if works[0].slice.run.kind is StepKind.PREFILL:
+            (span,) = spans
+            prompt = works[0].session.begin.prompt_count
+            yield spans, piece_shape(span, prompt, exact=self._exact), 0
+            return
+        tiled = self._stage.is_tiled
+        first = 0
+        for group in _tiles(spans, TILE_ROWS) if tiled else [spans]:
+            count = sum(span.count for span in group)
+            yield group, decode_shape(count, tiled=tiled), first
+            first += count
+
+    def _forward(
+        self, works: Sequence[Work], rows: torch.Tensor, spans: list[Span], shape: Shape, first: int
+    ) -> torch.Tensor:
+        """[rows, E] of the real rows, or [sampled rows, V]"""
+        stage = self._stage
+        assert stage.kv is not None
+        part = works[0].session.part
+        batch = make_batch(spans, shape, stage.kv.scratch_block, stage.device)
+        count = batch.real.stop - batch.real.start
+        padded = rows[first : first + count]
+        if count < shape.rows:
+            padded = rows.new_zeros((shape.rows, *rows.shape[1:]))
+            padded[batch.real] = rows[first : first + count]
+        picked = [
+            shape.first + row - first
+            for row in _sampled_indices(works)
+            if first <= row < first + count
+        ]
+        side = (shape.rows, 1) if shape.kind is StepKind.DECODE else (1, shape.rows)
+        given = stage.run(batch, part, padded.view(*side, *rows.shape[1:]), picked)
+        return given if part.head else given[batch.real]
+
+    def _split(self, works: Sequence[Work], output: torch.Tensor) -> list[Outcome]:
+        """By slice. What is not finite is its own session's trouble."""
+        head = works[0].session.part.head
+        sound = bool(torch.isfinite(output).all())
+        outcomes: list[Outcome] = []
+        counts = [work.sampled if head else work.slice.count for work in works]
+        parts = output.split(counts)
+        if head and sound:
+            tokens = iter(tokens_of(output, works))
+            return [Result(None, [next(tokens) for _ in range(count)]) for count in counts]
+        for work, rows in zip(works, parts, strict=True):
+            if not sound and not bool(torch.isfinite(rows).all()):
+                outcomes.append(ShardError(_NOT_FINITE))
+            else:
+                outcomes.append(Result(None, tokens_of(rows, [work])) if head else Result(rows, ()))
+        return outcomes
+
+
+def _tiles(spans: Sequence[Span], rows: int) -> Iterator[list[Span]]:
+    """The spans in groups of at most `rows` rows; a span may go on in the next group."""
+    group: list[Span] = []
+    room = rows
+    for span in spans:
+        position, count = span.position, span.count
+        while count:
+            taken = min(room, count)
+            group.append(Span(span.table, position, taken))
+            position, count, room = position + taken, count - taken, room - taken
+            if not room:
+                yield group
+                group, room = [], rows
+    if group:
+        yield group
+
+
+def _sampled_indices(works: Sequence[Work]) -> Iterator[int]:
+    """Indices, among the rows of all slices, of those that a head samples."""
+    stop = 0
+    for work in works:
+        stop += work.slice.count
+        yield from range(stop - work.sampled, stop)
+
+
+def _table(work: Work) -> Table:
+    table = work.session.kv
+    assert isinstance(table, Table)
+    return table
+
+
+def _problem(work: Work) -> ShardError | None:
+    try:
+        _table(work).check(work.slice.position, work.slice.count)
+    except ShardError as error:
+        return error
+    return None
+
+
+def tokens_of(logits: torch.Tensor, works: Sequence[Work]) -> list[SampledToken]:
+    """logits [sampled rows of all slices, V]"""
+    wanted = [
+        (work.session.begin.sampling, work.slice.position + row + 1)
+        for work in works
+        for row in range(work.slice.count - work.sampled, work.slice.count)
+    ]
+    if not wanted:
+        return []
+    if all(sampling.temperature == 0.0 and sampling.logprobs is None for sampling, _ in wanted):
+        ids = logits.argmax(dim=-1).tolist()
+        pairs = zip(wanted, ids, strict=True)
+        return [SampledToken(position, token_id) for (_, position), token_id in pairs]
+    host = logits.cpu()
+    return [
+        sample(row, sampling, position)
+        for row, (sampling, position) in zip(host, wanted, strict=True)
+    ]
