@@ -12,7 +12,7 @@ from pathlib import Path
 import contest
 import engine_profile
 from one_worker import Driver, WorkerProcess
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 from swarm_procs import SMOLLM2
 
 from swarm.config import ShardConfig
@@ -79,6 +79,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--breakdown", type=int, nargs="*", default=(1, 16), metavar="SESSIONS")
     options = parser.parse_args()
+    end_orderly()
     print_machine()
     config = ShardConfig(
         device=options.device,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from one_worker import Driver, WorkerProcess
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 
 from swarm.config import ShardConfig
 from swarm.terms import Sampling
@@ -175,6 +175,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quantization", nargs="+", default=["none", "int4"], choices=BITS)
     options = parser.parse_args()
+    end_orderly()
     import torch
 
     if not torch.cuda.is_available():

@@ -18,7 +18,7 @@ import contest
 import llama_cpp
 from bench_nodes import Asker, Engine, add_engine_options, engine_of
 from contest import Measured, Row
-from rig import console, print_machine
+from rig import console, end_orderly, print_machine
 from swarm_procs import Swarm
 
 CONTEXT = 4096
@@ -113,6 +113,7 @@ def main() -> int:
     )
     add_engine_options(parser)
     options = parser.parse_args()
+    end_orderly()
     print_machine()
     engine = engine_of(options)
     results: list[Measured] = []

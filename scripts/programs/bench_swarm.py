@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench_nodes import Asker, add_engine_options, engine_of
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 from streams import Streamed, ask_all, completion, prompt_ids
 from swarm_procs import Node, Swarm
 
@@ -117,6 +117,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     add_engine_options(parser)
     options = parser.parse_args()
+    end_orderly()
     print_machine()
     engine = engine_of(options)
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder, Swarm(Path(folder)) as swarm:

@@ -6,7 +6,6 @@ question is then asked undisturbed, and both answers must have the same token id
 from __future__ import annotations
 
 import argparse
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from rich.panel import Panel
 from rich.rule import Rule
-from rig import console, print_table
+from rig import console, end_orderly, print_table
 from swarm_http import Answer
 from swarm_procs import SMOLLM2, Node, NodePlan, Swarm
 
@@ -22,14 +21,8 @@ HOLDERS = {"anna": "0:10", "bert": "10:20", "cleo": "20:30", "dora": "10:20"}
 QUESTION = "Tell me a short story about a lighthouse keeper and a storm."
 
 
-def _end(number: int, frame: object) -> None:
-    """A signal ends the demo the ordinary way, so that its nodes end too."""
-    raise SystemExit(128 + number)
-
-
 def main() -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    end_orderly()
     options = _options()
     console.print(Panel.fit("[bold]swarm[/]: an answer that outlives the machine it came from"))
     with tempfile.TemporaryDirectory(prefix="swarm-demo-") as folder, Swarm(Path(folder)) as swarm:

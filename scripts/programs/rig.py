@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -48,6 +49,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     console.print(table)
+
+
+def end_orderly() -> None:
+    """A signal ends the program the ordinary way, so that the processes it started end too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def print_machine() -> None:
