@@ -41,13 +41,13 @@ class Chain:
         self.layers = layers
         self.length = 0
         self._first = layers.start
-        self._kv = [0] * len(layers)
+        self.kv = [0] * len(layers)
         self._salt = salt
 
     def run(self, position: int, row: int) -> int:
         """One position through all layers."""
         at = mix(position, self._salt)
-        kv = self._kv
+        kv = self.kv
         for index in range(len(kv)):
             kv[index] = row = mix(mix(at + self._first + index, row), kv[index])
         self.length += 1

@@ -13,8 +13,10 @@ from typing import Protocol
 
 from sims.loop import SimLoop
 from sims.machine import SECOND_NS, Machine, Process
+from sims.paged import BlockStore
 from sims.stage import REFERENCE_CLASS, ROW, ROW_BYTES, Chain, embed, salt_of, sample
 from swarm.messages import (
+    KV_BLOCK_TOKENS,
     Begin,
     End,
     FailureCode,
@@ -31,6 +33,7 @@ from swarm.messages import (
     SpeedReport,
     StepKind,
 )
+from swarm.routing.worker_watch import TRIAL
 from swarm.terms import ModelId, ModelSpec, NumericClass, SampledToken, SessionId, ShardSpeed
 
 ID_BYTES = 4
@@ -71,6 +74,8 @@ class WorkerEvents(Protocol):
 class _Job:
     order: Begin
     chain: Chain
+    blocks: BlockStore | None
+    """None for the row that proves the worker: it has no room in any pool."""
     runs: deque[Run] = field(default_factory=deque)
 
 
@@ -105,6 +110,7 @@ class SimWorker:
         self._run: Process | None = None
         self._jobs: dict[SessionId, _Job] = {}
         self._loaded: dict[ModelId, Checkpoint] = {}
+        self._pools: dict[ModelId, BlockStore] = {}
         self._turns: deque[SessionId] = deque()
         self._is_busy = False
         self._reported_ns = 0
@@ -155,6 +161,7 @@ class SimWorker:
     def _reset(self) -> None:
         self._jobs.clear()
         self._loaded.clear()
+        self._pools.clear()
         self._turns.clear()
         self._is_busy = False
         self.is_wedged = False
@@ -168,10 +175,11 @@ class SimWorker:
             case Load():
                 self._later(self._ns(self.speed.load_s), self._load, message)
             case Begin():
-                salt = salt_of(self.numeric_class)
-                self._jobs[message.session] = _Job(message, Chain(message.layers, salt))
+                self._begin(message)
             case End():
-                self._jobs.pop(message.session, None)
+                job = self._jobs.pop(message.session, None)
+                if job is not None and job.blocks is not None:
+                    job.blocks.end(message.session)
             case Run():
                 self._queue(message)
             case _:
@@ -196,6 +204,7 @@ class SimWorker:
             return
         found = self._checkpoints[order.path]
         self._loaded[order.model_id] = found
+        self._pools[order.model_id] = BlockStore(order.kv_blocks)
         self._answer(LoadProgress(0.9, "timing"))
         self._answer(
             Loaded(
@@ -207,13 +216,27 @@ class SimWorker:
                 row_bytes=ROW_BYTES,
                 speed=self._speed_of(order.model_id),
                 device="stub",
+                kv_blocks=order.kv_blocks,
+                prefix_unit=KV_BLOCK_TOKENS,
+                reuses_generated=True,
             )
         )
+
+    def _begin(self, order: Begin) -> None:
+        chain = Chain(order.layers, salt_of(self.numeric_class))
+        blocks = self._pools[order.model_id] if order.session != TRIAL else None
+        if blocks is not None:
+            state = blocks.begin(order.session, order.blocks, order.kv_length, order.layers)
+            chain.kv = list(state or chain.kv)
+            chain.length = order.kv_length
+        self._jobs[order.session] = _Job(order, chain, blocks)
 
     def _queue(self, run: Run) -> None:
         job = self._jobs.get(run.session)
         if job is None or job.order.generation != run.generation:
             return
+        if job.blocks is not None:
+            job.blocks.append(run.session, run.blocks)
         job.runs.append(run)
         if len(job.runs) == 1:
             self._turns.append(run.session)
@@ -268,7 +291,7 @@ class SimWorker:
         begin, rows, tokens = job.order, [], []
         for index in range(run.count):
             position = run.position + index
-            row = job.chain.run(position, self._input(run, index))
+            row = _run_row(job, position, self._input(run, index))
             if begin.head and position >= run.sample_from:
                 tokens.append(self._sampled(row, position, begin))
             rows.append(ROW.pack(self.corrupt_row(row)))
@@ -331,3 +354,14 @@ class SimWorker:
 
     def _ns_plain(self, seconds: float) -> int:
         return int(seconds * SECOND_NS)
+
+
+def _run_row(job: _Job, position: int, row: int) -> int:
+    """One position through the stage, in the block that it belongs to."""
+    chain, session = job.chain, job.order.session
+    if job.blocks is None:
+        return chain.run(position, row)
+    block = job.blocks.row(session, position, chain.layers, chain.kv)
+    result = chain.run(position, row)
+    job.blocks.ran(block, session, position, chain.kv)
+    return result

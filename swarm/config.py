@@ -176,6 +176,8 @@ class RoutingConfig:
     """How long a running answer waits for lost layers to return."""
     reroutes_max: int = 16
     """Per session; each costs at most one rebuild."""
+    preemptions_max: int = 32
+    """Times that a session makes room for older ones before it gives up; each costs a rebuild."""
     penalty_min_s: float = 2.0
     penalty_max_s: float = 60.0
     """A peer that went silent or got stuck in mid-answer is avoided this long, doubling."""

@@ -90,6 +90,8 @@ class SessionStats:
     reroutes: int
     stall_s: tuple[float, ...]
     exact: bool
+    cached_tokens: int = 0
+    """Positions of the prompt that no hop had to run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ class Open(Message):
     hop_count: int = 1
     """Hops of the route: decode rows of many sessions go in so many micro-batches."""
     prefix: bytes = b""
-    """Chain hashes of the prompt's whole blocks, `PREFIX_HASH_BYTES` each, first block first; empty
-    asks for no reuse. Salted with what the rows depend on upstream of this hop."""
+    """Chain hashes of whole blocks of the sequence so far, its last row left out,
+    `PREFIX_HASH_BYTES` each, first block first; empty asks for no reuse. Salted with what the rows depend on upstream of this hop."""
     length: int = 0
     """Of the sequence so far: a session that went on elsewhere needs room for all of it."""
 
@@ -66,7 +66,7 @@ class Opened(Message):
     outbox_start: int
     cached_length: int = 0
     """A session that holds nothing may start here at any multiple of `cache_unit` up to this
-    position, since a prefix of its prompt is in the KV already."""
+    position, since so much of its sequence is in the KV already."""
     cache_unit: int = 0
 
 

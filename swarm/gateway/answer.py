@@ -93,14 +93,15 @@ class Answer:
         self.error = error
         return Piece(self._rest())
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Tokens the client got, whatever had to be computed again on the way."""
         prompt = len(self.order.prompt_ids)
+        cached = self._stats.cached_tokens if self._stats else 0
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self.token_count,
             "total_tokens": prompt + self.token_count,
-        }
+        } | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
 
     def swarm(self) -> dict[str, Any]:
         """How the answer came about: the route last used, and what its losses cost."""

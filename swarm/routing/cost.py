@@ -67,6 +67,13 @@ class PlanRequest:
     bad_wires: frozenset[tuple[NodeId, NodeId]] = frozenset()
     held: tuple[tuple[NodeId, LayerRange], ...] = ()
     classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
+    cached: tuple[tuple[NodeId, LayerRange, int], ...] = ()
+    """Positions of the prompt that nodes are thought to have kept for these layers."""
+
+    def new_prompt_count(self, node: NodeId, layers: LayerRange) -> int:
+        """Rows of the prompt that a node may have to run."""
+        kept = (n for who, what, n in self.cached if who == node and what == layers)
+        return max(1, self.prompt_count - max(kept, default=0))
 
     @property
     def position_limit(self) -> int:
@@ -94,7 +101,8 @@ def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanReques
     if (candidate.node, layers) in request.held:
         return 0.0
     speed = candidate.speed
-    prompt = request.prompt_count * speed.prefill_s_per_token_layer
+    rows = request.new_prompt_count(candidate.node, layers)
+    prompt = rows * speed.prefill_s_per_token_layer
     generated = request.generated_count * speed.decode_s_per_layer
     return len(layers) * (prompt + generated)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.messages import Open
+from swarm.routing.prefix import salted, salts_of
 from swarm.terms import Epoch, NodeId, Order, Route, SessionId
 
 RESERVE_S = 1.0
@@ -20,11 +21,20 @@ class Reserve:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """Of the sequence: its length, and its chain hashes; none where reuse is not wanted."""
+
+    length: int
+    chain: bytes = b""
+
+
 def open_orders(
-    session: SessionId, epoch: Epoch, order: Order, route: Route, me: NodeId
+    session: SessionId, epoch: Epoch, order: Order, route: Route, me: NodeId, so_far: SoFar
 ) -> list[tuple[NodeId, Open]]:
     """One `Open` per hop of the route."""
     nodes = route.nodes
+    salts = salts_of(route)
     return [
         (
             hop.node,
@@ -40,6 +50,9 @@ def open_orders(
                 prompt_count=len(order.prompt_ids),
                 position_limit=len(order.prompt_ids) + order.max_tokens,
                 sampling=order.sampling,
+                hop_count=len(nodes),
+                prefix=salted(so_far.chain, salts[index]),
+                length=so_far.length,
             ),
         )
         for index, hop in enumerate(route.hops)

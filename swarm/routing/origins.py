@@ -21,6 +21,7 @@ from swarm.messages import (
 )
 from swarm.routing.avoidance import BadWires
 from swarm.routing.planner import Planner
+from swarm.routing.prefix import PrefixMemory
 from swarm.routing.session import OriginSession
 from swarm.routing.watch import SlowHop
 from swarm.snapshot import SessionView
@@ -44,6 +45,7 @@ class Origins:
         self.token_at: dict[ModelId, float] = {}
         """When a token last came through a whole route, per model."""
         self.bad_wires = BadWires(config)
+        self._prefixes = PrefixMemory()
         self.changed = False
         """Set when other peers than before may be in use; whoever looks at it clears it."""
 
@@ -101,7 +103,7 @@ class Origins:
                 f"this node already runs {len(self._sessions)} answers, its limit"
             )
         s = OriginSession(session, order, model, self._me, self._config, self._planner)
-        s.start(now)
+        s.start(now, self._prefixes)
         self._sessions[session] = s
         self._settle(s)
 
@@ -212,3 +214,5 @@ class Origins:
         self._effects += s.take_effects()
         if s.is_done:
             self._sessions.pop(s.session, None)
+            if s.route is not None:
+                self._prefixes.remember(s.chain, s.route)

@@ -17,6 +17,10 @@ from swarm.terms import Epoch, NodeId, SessionId
 
 DECODE_BUNDLE = 16
 """Generated rows in one step of a rebuild: enough to amortise, few enough to overlap."""
+CHUNKS_PER_HOP = 4
+"""Chunks of a prompt for each hop of its route: with more, the fixed cost of a step shows."""
+CHUNK_UNIT = 64
+"""Positions; a worker's pieces are no larger on CPU, and the kernels like whole ones."""
 NO_ORIGIN = NodeId("")
 """In a message whose sender, or receiver, is the session's origin."""
 
@@ -57,6 +61,15 @@ def prompt_rows(ids: Sequence[int], chunk: int) -> list[Rows]:
         )
         for position in range(0, len(ids), chunk)
     ]
+
+
+def prefill_chunk(count: int, hops: int, most: int) -> int:
+    """Rows of one step of a prompt: few enough that all hops of a route work side by side for most
+    of the time, and whole pieces. The last hop begins after hops - 1 chunks."""
+    if hops == 1:
+        return most
+    even = -(-count // (CHUNKS_PER_HOP * hops))
+    return min(most, -(-even // CHUNK_UNIT) * CHUNK_UNIT)
 
 
 def decode_row(position: int, token_id: int) -> Rows:

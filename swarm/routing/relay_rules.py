@@ -67,11 +67,11 @@ def _size_problem(order: Open) -> str | None:
         return f"a prompt of {order.prompt_count} in {order.position_limit} positions"
     if not 0 <= order.length <= order.position_limit or order.hop_count < 1:
         return f"{order.length} positions so far, {order.hop_count} hops"
-    return _chain_problem(order.prefix, order.prompt_count - 1)
+    return _chain_problem(order.prefix, max(order.prompt_count, order.length) - 1)
 
 
 def _chain_problem(chain: bytes, positions: int) -> str | None:
-    """Hashes of whole blocks within `positions`; the last row of a prompt is always run."""
+    """Hashes of whole blocks within `positions`; the last row of a sequence is always run."""
     count, rest = divmod(len(chain), PREFIX_HASH_BYTES)
     if rest or count * KV_BLOCK_TOKENS > positions:
         return f"{len(chain)} bytes of hashes for {positions} positions"

@@ -20,6 +20,8 @@ class RouteSeeker:
         self._planner = planner
         self._classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
         self.avoidance = Avoidance()
+        self.cached: tuple[tuple[NodeId, LayerRange, int], ...] = ()
+        """Who may have kept how much of the prompt."""
         self.held: dict[NodeId, LayerRange] = {}
         """Nodes that hold KV of the session for exactly these layers."""
         self.exact = True
@@ -46,9 +48,13 @@ class RouteSeeker:
     def why_not(self, generated_count: int, now: float) -> SwarmError:
         return self._planner.why_not(replace(self._request(generated_count, now), classes=()))
 
+    def keeps_rows(self, route: Route) -> bool:
+        """Whether every row that came and will come so is one of the first numeric classes."""
+        return self.exact and same_classes(_classes_of(route), self._classes)
+
     def running_on(self, route: Route) -> None:
         self.held = {hop.node: hop.layers for hop in route.hops}
-        present = tuple((hop.layers, hop.numeric_class) for hop in route.hops)
+        present = _classes_of(route)
         if not self._classes:
             self._classes = present
         elif not same_classes(present, self._classes):
@@ -70,7 +76,12 @@ class RouteSeeker:
             bad_wires=self.avoidance.wires_at(now),
             held=tuple(self.held.items()),
             classes=self._classes,
+            cached=self.cached,
         )
+
+
+def _classes_of(route: Route) -> tuple[tuple[LayerRange, NumericClass], ...]:
+    return tuple((hop.layers, hop.numeric_class) for hop in route.hops)
 
 
 def may_accuse(route: Route, accuser: NodeId, accused: NodeId) -> bool:
@@ -81,7 +92,11 @@ def may_accuse(route: Route, accuser: NodeId, accused: NodeId) -> bool:
 
 def is_possible(opened: Opened, length: int) -> bool:
     """Whether a hop can hold what it claims of a sequence of `length` tokens."""
-    return 0 <= opened.outbox_start <= opened.kv_length <= length
+    if not 0 <= opened.outbox_start <= opened.kv_length <= length:
+        return False
+    return opened.cached_length == 0 or (
+        0 < opened.cached_length < length and opened.cache_unit > 0 and not opened.kv_length
+    )
 
 
 def cause_of(code: FailureCode) -> str:

@@ -10,52 +10,58 @@ First start and recovery are the same path: open every hop, learn what each hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from swarm.config import RoutingConfig
 from swarm.effects import (
-    Effect,
     Failed,
     Finished,
     Generated,
-    Reply,
-    Send,
-    SessionEvent,
     SessionStats,
     Stalled,
     Started,
-    Tell,
 )
-from swarm.errors import LocalProtocolError, NoRoute, RerouteLimitReached, SwarmError
+from swarm.errors import (
+    CapacityError,
+    KvExhausted,
+    LocalProtocolError,
+    NoRoute,
+    RerouteLimitReached,
+    SwarmError,
+)
 from swarm.messages import (
     PAYLOAD_LIMIT,
     Credit,
     FailureCode,
     Gap,
     HopFailed,
-    Open,
     Opened,
     RefusalCode,
     Refused,
     Release,
     Resume,
-    SessionProgress,
-    Step,
     Token,
 )
-from swarm.notes import Level, note
+from swarm.notes import Level
 from swarm.routing.avoidance import capacity_error
-from swarm.routing.opening import RESERVE_S, Reserve, open_orders
-from swarm.routing.outbox import Feed, Outbox, decode_row, prompt_rows, step_of
-from swarm.routing.phases import MOVES, Phase
+from swarm.routing.opening import RESERVE_S, Reserve, SoFar, open_orders
+from swarm.routing.outbox import (
+    Outbox,
+    decode_row,
+    prefill_chunk,
+    prompt_rows,
+    step_of,
+)
+from swarm.routing.patience import Patience
+from swarm.routing.phases import Phase
 from swarm.routing.planner import Planner
+from swarm.routing.prefix import PrefixChain, PrefixMemory, salted, salts_of
 from swarm.routing.recovery import Holding, starts
 from swarm.routing.seeking import RouteSeeker, cause_of, is_possible, may_accuse
-from swarm.routing.watch import Alarm, ProgressWatch, SlowHop, StallClock
+from swarm.routing.session_watch import WatchedSession
+from swarm.routing.watch import SlowHop
 from swarm.terms import Epoch, ModelSpec, NodeId, Order, Route, SessionId, short
 
 
-class OriginSession:
+class OriginSession(WatchedSession):
     """One sequence being generated, seen from the node whose gateway took the request."""
 
     def __init__(
@@ -67,35 +73,30 @@ class OriginSession:
         config: RoutingConfig,
         planner: Planner,
     ) -> None:
-        self.session = session
-        self.order = order
+        super().__init__(session, order, me, config)
         self.model = model
-        self.phase = Phase.WAITING
-        self.epoch = Epoch(0)
-        self.route: Route | None = None
-        self.reroutes = 0
-        self._me = me
         self._config = config
         self._seeker = RouteSeeker(order, model, me, planner)
-        self._ids = list(order.prompt_ids)
         self._outbox = Outbox()
-        self._feed = Feed(config.credit_steps)
         self._opened: dict[NodeId, Opened] = {}
-        self._attempts = 0
         self._reserve: Reserve | None = None
         self._suspected: set[NodeId] = set()
         self._gaps: set[NodeId] = set()
         self._refusal: SwarmError | None = None
         """Why the last route could not be opened, where that is what a client should hear."""
-        self.deadline: float | None = None
-        """When `tick` has something to do."""
-        self._cover_lost_at: float | None = None
-        self._stalls = StallClock()
-        self._progress = ProgressWatch(config)
-        self._effects: list[Effect] = []
-        self._append_prompt()
+        self._patience = Patience(config)
+        self._prefix = PrefixChain(self._ids)
+        self._cached_tokens: int | None = None
+        """Of the first start."""
+        if not order.prompt_ids or order.max_tokens < 1:
+            raise LocalProtocolError("an order needs a prompt and at least one token to generate")
 
     # ------------------------------------------------------------ views
+
+    @property
+    def reroutes(self) -> int:
+        """Hops lost so far."""
+        return self._patience.reroutes
 
     @property
     def position(self) -> int:
@@ -103,12 +104,11 @@ class OriginSession:
         return len(self._ids)
 
     @property
-    def generated_count(self) -> int:
-        return len(self._ids) - len(self.order.prompt_ids)
-
-    @property
-    def is_done(self) -> bool:
-        return self.phase is Phase.DONE
+    def chain(self) -> bytes:
+        """Names what the hops of the present route may keep of the sequence."""
+        if self.route is None or not self._seeker.keeps_rows(self.route):
+            return b""
+        return self._prefix.whole()
 
     def monitored(self) -> tuple[NodeId, ...]:
         """Nodes whose silence must be noticed now: all but those that were only just asked."""
@@ -127,18 +127,20 @@ class OriginSession:
 
     def stats(self) -> SessionStats:
         return SessionStats(
-            self.route, self.reroutes, tuple(self._stalls.stalls_s), self._seeker.exact
+            route=self.route,
+            reroutes=self.reroutes,
+            stall_s=tuple(self._stalls.stalls_s),
+            exact=self._seeker.exact,
+            cached_tokens=self._cached_tokens or 0,
         )
-
-    def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        return effects
 
     # ------------------------------------------------------------ facts in
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, known: PrefixMemory | None = None) -> None:
         """Find the first route. Raises the SwarmError that says why there is none."""
         self._progress.moved(now)
+        if known is not None:
+            self._seeker.cached = known.depths(self._prefix.whole())
         route = self._seeker.find(0, now)
         if route is None:
             raise self._seeker.why_not(0, now)
@@ -170,7 +172,7 @@ class OriginSession:
         if message.code is RefusalCode.NO_LINK and message.peer is not None:
             self._seeker.avoidance.no_link(peer, message.peer, message.waited, now)
         else:
-            self._seeker.avoidance.node(peer, now)
+            self._seeker.failed(peer, now)
         self._try_elsewhere(capacity_error(message), message.detail, now)
 
     def out_of_reach(self, node: NodeId, now: float) -> None:
@@ -216,36 +218,6 @@ class OriginSession:
             self._feed.acknowledged(message.kv_length)
             self._pump()
 
-    def hop_says(self, peer: NodeId, entry: SessionProgress, now: float) -> None:
-        """How far a hop is with this session, and whether rows wait for its worker."""
-        self._progress.busy(peer, entry.pending_count > 0)
-        self._hop_at(peer, entry.kv_length, now)
-
-    def _hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
-        if self.phase is Phase.RUNNING:
-            self._progress.hop_at(peer, min(kv_length, self._feed.next_position), now)
-
-    def stalled(self, lag_s: float) -> None:
-        """This node's own loop stood still: nobody else is to blame for that time."""
-        self._progress.stalled(lag_s)
-
-    def slow_hop(self, busy_at: Callable[[NodeId], float], now: float) -> SlowHop | None:
-        """The hop that holds the session up, when one does.
-
-        `busy_at` says when a node's worker last finished a step of any session.
-        """
-        if self.phase is not Phase.RUNNING or self.route is None:
-            return None
-        is_bulk = self._stalls.is_running or self.generated_count == 0
-        predicted_s = self.route.slowest_step_s if is_bulk else self.route.predicted_token_s
-        node = self._progress.culprit(self.route, self._feed.next_position)
-        alarm = self._progress.alarm(predicted_s, busy_at(node), now)
-        if alarm is Alarm.NONE:
-            return None
-        place = self.route.index_of(node) or 0
-        feeder = self.route.hops[place - 1].node if place else self._me
-        return SlowHop(self.session, node, feeder, self._progress.has_work(node), alarm)
-
     def gap(self, peer: NodeId, message: Gap, now: float) -> None:
         """A hop holds less than was thought: open again and learn what is true."""
         if self.phase is not Phase.RUNNING or not self._is_current(peer, message.epoch):
@@ -263,6 +235,9 @@ class OriginSession:
         if not self._is_current(peer, message.epoch) or self.route is None:
             return
         if not may_accuse(self.route, peer, message.node):
+            return
+        if message.code is FailureCode.PREEMPTED:
+            self._preempted(peer, message.detail, now)
             return
         if peer != message.node:
             self._seeker.avoidance.wire(peer, message.node, message.code, now)
@@ -282,6 +257,18 @@ class OriginSession:
                    detail=detail, position=len(self._ids))  # fmt: skip
         self._reroute(f"{cause_of(code)}: node {short(node)}", now)
 
+    def _preempted(self, node: NodeId, detail: str, now: float) -> None:
+        """A hop had no room left to grow, and this session came there last: nobody is to blame."""
+        self._seeker.failed(node, now)
+        if self.phase is Phase.WAITING:
+            return
+        self._tell("session.preempted", Level.INFO, node=short(node), position=len(self._ids))
+        self._begin_stall(f"node {short(node)} has no room left", now)
+        if self._patience.preempted(now):
+            self._plan(now)
+        else:
+            self._fail(KvExhausted(f"moved too often for want of room: {detail}"))
+
     def wire_failed(self, slow: SlowHop, now: float) -> None:
         """A hop waits for rows that were sent to it, or its token is lost: no node is to blame."""
         if self.phase is Phase.RUNNING:
@@ -299,7 +286,9 @@ class OriginSession:
         if route is None:
             return
         epoch = Epoch(self.epoch + 1)
-        orders = open_orders(self.session, epoch, self.order, route, self._me)
+        orders = open_orders(
+            self.session, epoch, self.order, route, self._me, self._so_far(route)
+        )  # fmt: skip
         fresh = [(peer, order) for peer, order in orders if peer not in self._seeker.held]
         self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
         self.deadline = self._reserve.until
@@ -309,7 +298,7 @@ class OriginSession:
     def cancel(self) -> None:
         """The client is gone: free every hop."""
         if not self.is_done:
-            self._release_all()
+            self._release_all(is_kept=True)
             self._enter(Phase.DONE)
 
     def tick(self, now: float) -> None:
@@ -332,30 +321,40 @@ class OriginSession:
     def _try_elsewhere(self, refusal: SwarmError | None, detail: str, now: float) -> None:
         """A route could not be opened."""
         self._refusal = refusal
-        if self._attempts > self._config.reroutes_max:
-            self._fail(refusal or RerouteLimitReached(detail))
-        else:
+        is_full = refusal is not None and self._is_admitted
+        if self._patience.refused(now, is_full=is_full):
             self._plan(now)
+        else:
+            self._fail(refusal or RerouteLimitReached(detail))
+
+    @property
+    def _is_admitted(self) -> bool:
+        """Whether the answer began, or was to begin: from then on it waits for room."""
+        return self.generated_count > 0 or self._patience.preemptions > 0
 
     def _plan(self, now: float) -> None:
         route = self._seeker.find(self.generated_count, now)
         if route is not None:
-            self._cover_lost_at = None
+            self._patience.cover_found()
             self._open(route, now)
-        elif self._refusal is not None and self.generated_count == 0:
+        elif self._refusal is not None and not self._is_admitted:
             self._fail(self._refusal)
         else:
-            self._wait_for_cover(self._seeker.why_not(self.generated_count, now), now)
+            error = self._refusal or self._seeker.why_not(self.generated_count, now)
+            self._wait_for_cover(error, now)
 
     def _wait_for_cover(self, error: SwarmError, now: float) -> None:
-        if self._cover_lost_at is None:
-            self._cover_lost_at = now
+        """Or for room; who waits for that keeps none, or two could wait for each other."""
+        if self._patience.cover_lost(now):
             self._tell("session.waiting", Level.WARNING, detail=str(error))
             self._reply(Stalled(f"waiting: {error}"))
-        give_up_at = self._cover_lost_at + self._config.cover_wait_s
+        give_up_at = self._patience.give_up_at()
         if now >= give_up_at:
             self._fail(error)
             return
+        if isinstance(error, CapacityError) and self.phase is not Phase.WAITING:
+            self._release_all(is_kept=True)
+            self._seeker.held.clear()
         self._enter(Phase.WAITING)
         self.deadline = min(give_up_at, self._seeker.avoidance.next_expiry(now) or give_up_at)
 
@@ -370,20 +369,28 @@ class OriginSession:
         self.route = route
         self._opened = {}
         self._suspected.clear()
-        self._attempts += 1
+        if not self._outbox.stop:
+            self._append_prompt(len(route.hops))
         self._enter(Phase.OPENING)
         dial_wait_s = self._config.dial_wait_s if route.dials else 0.0
         self.deadline = now + dial_wait_s + self._config.open_timeout_s
         self._drop_reserve(kept)
-        for node, message in open_orders(self.session, self.epoch, self.order, route, self._me):
+        so_far = self._so_far(route)
+        orders = open_orders(self.session, self.epoch, self.order, route, self._me, so_far)
+        for node, message in orders:
             self._send(node, message)
+
+    def _so_far(self, route: Route) -> SoFar:
+        """Blocks may be shared only where all rows are of the classes that the hashes name."""
+        chain = self._prefix.whole() if self._seeker.keeps_rows(route) else b""
+        return SoFar(len(self._ids), chain)
 
     def _resume(self, now: float) -> None:
         """All hops are open: tell each where to start, then feed."""
         assert self.route is not None
         holdings = [
-            Holding(self._opened[node].kv_length, self._opened[node].outbox_start)
-            for node in self.route.nodes
+            Holding(o.kv_length, o.outbox_start, o.cached_length, o.cache_unit)
+            for o in (self._opened[node] for node in self.route.nodes)
         ]
         hop_starts, feed_from = starts(holdings, len(self._ids) - 1)
         for node, start in zip(self.route.nodes, hop_starts, strict=True):
@@ -392,6 +399,9 @@ class OriginSession:
         self.deadline = None
         self._seeker.running_on(self.route)
         self._refusal = None
+        self._patience.resumed()
+        if self._cached_tokens is None:
+            self._cached_tokens = feed_from
         self._progress.restart(self.route.nodes, [start.kv_length for start in hop_starts], now)
         self._stalls.resumed(now)
         self._reply(Started(self.route, self.epoch))
@@ -408,28 +418,26 @@ class OriginSession:
 
     def _reroute(self, cause: str, now: float) -> None:
         """The present route is broken: seek another under the next epoch."""
-        if not self._stalls.is_running:
-            self._stalls.verdict(self._progress.moved_at, now)
-            self._reply(Stalled(cause))
-        self.reroutes += 1
+        self._begin_stall(cause, now)
+        is_patient = self._patience.rerouted()
         self._tell(
             "session.reroute", Level.WARNING, cause=cause, reroutes=self.reroutes,
             silence_ms=round((now - self._progress.moved_at) * 1000, 3), position=len(self._ids),
         )  # fmt: skip
-        if self.reroutes > self._config.reroutes_max:
+        if is_patient:
+            self._plan(now)
+        else:
             text = f"gave up after losing {self.reroutes} hops of one answer"
             self._fail(RerouteLimitReached(text))
-        else:
-            self._plan(now)
 
     # ------------------------------------------------------------ rows
 
-    def _append_prompt(self) -> None:
+    def _append_prompt(self, hop_count: int) -> None:
+        """In chunks after the first route: a rebuild must meet the same ones."""
         ids = self.order.prompt_ids
-        if not ids or self.order.max_tokens < 1:
-            raise LocalProtocolError("an order needs a prompt and at least one token to generate")
         widest = PAYLOAD_LIMIT // (self.model.hidden_size * 4)
-        chunk = max(1, min(self._config.prefill_chunk_tokens, widest))
+        most = max(1, min(self._config.prefill_chunk_tokens, widest))
+        chunk = prefill_chunk(len(ids), hop_count, most)
         for rows in prompt_rows(ids, chunk):
             self._outbox.append(rows)
 
@@ -442,7 +450,7 @@ class OriginSession:
     # ------------------------------------------------------------ endings
 
     def _finish(self, reason: str) -> None:
-        self._release_all()
+        self._release_all(is_kept=True)
         self._enter(Phase.DONE)
         self._reply(Finished(reason, self.stats()))
         self._tell("session.finished", Level.INFO, reason=reason, tokens=self.generated_count,
@@ -460,14 +468,14 @@ class OriginSession:
             if reserve and node not in kept:
                 self._send(node, Release(self.session, reserve.epoch))
 
-    def _release_all(self) -> None:
+    def _release_all(self, *, is_kept: bool = False) -> None:
+        """`is_kept`: hops may keep what they computed, for a next turn."""
         self._drop_reserve(set())
-        for node in self.route.nodes if self.route else ():
-            self._send(node, Release(self.session, self.epoch))
-
-    def _end_stall(self, now: float) -> None:
-        if (pause := self._stalls.token(now)) is not None:
-            self._tell("session.recovered", Level.INFO, epoch=self.epoch, **pause.milliseconds())
+        if self.route is None:
+            return
+        chain = self.chain if is_kept else b""
+        for node, salt in zip(self.route.nodes, salts_of(self.route), strict=True):
+            self._send(node, Release(self.session, self.epoch, salted(chain, salt)))
 
     def _is_current(self, peer: NodeId, epoch: Epoch) -> bool:
         return (
@@ -477,24 +485,8 @@ class OriginSession:
             and self.route.index_of(peer) is not None
         )
 
-    def _enter(self, phase: Phase) -> None:
-        if phase not in MOVES[self.phase]:
-            raise LocalProtocolError(f"session cannot go from {self.phase} to {phase}")
-        self.phase = phase
-        if phase is Phase.DONE:
-            self.deadline = None
-
-    def _send(self, node: NodeId, message: Open | Resume | Release | Step) -> None:
-        self._effects.append(Send(node, message))
-
-    def _reply(self, event: SessionEvent) -> None:
-        self._effects.append(Reply(self.session, event))
-
     def _tell_started(self, holdings: list[Holding]) -> None:
         assert self.route is not None
         held = ",".join(str(holding.kv_length) for holding in holdings)
         self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(self.route), held=held,
                    predicted_ms=round(1000 * self.route.predicted_token_s, 3))  # fmt: skip
-
-    def _tell(self, event: str, level: Level, **fields: str | int | float | bool) -> None:
-        self._effects.append(Tell(note(event, level, session=short(self.session), **fields)))

@@ -1,0 +1,71 @@
+"""An origin's session in time: whether it moves, who holds it up, how long its pauses are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.config import RoutingConfig
+from swarm.effects import Stalled
+from swarm.messages import SessionProgress
+from swarm.notes import Level
+from swarm.routing.outbox import Feed
+from swarm.routing.phases import Phase
+from swarm.routing.session_voice import SessionVoice
+from swarm.routing.watch import Alarm, ProgressWatch, SlowHop, StallClock
+from swarm.terms import Epoch, NodeId, Order, Route, SessionId
+
+
+class WatchedSession(SessionVoice):
+    def __init__(self, session: SessionId, order: Order, me: NodeId, config: RoutingConfig) -> None:
+        super().__init__(session)
+        self.order = order
+        self._me = me
+        self._ids = list(order.prompt_ids)
+        self.epoch = Epoch(0)
+        self.route: Route | None = None
+        self._feed = Feed(config.credit_steps)
+        self._stalls = StallClock()
+        self._progress = ProgressWatch(config)
+
+    @property
+    def generated_count(self) -> int:
+        return len(self._ids) - len(self.order.prompt_ids)
+
+    def hop_says(self, peer: NodeId, entry: SessionProgress, now: float) -> None:
+        """How far a hop is with this session, and whether rows wait for its worker."""
+        self._progress.busy(peer, entry.pending_count > 0)
+        self._hop_at(peer, entry.kv_length, now)
+
+    def _hop_at(self, peer: NodeId, kv_length: int, now: float) -> None:
+        if self.phase is Phase.RUNNING:
+            self._progress.hop_at(peer, min(kv_length, self._feed.next_position), now)
+
+    def stalled(self, lag_s: float) -> None:
+        """This node's own loop stood still: nobody else is to blame for that time."""
+        self._progress.stalled(lag_s)
+
+    def slow_hop(self, busy_at: Callable[[NodeId], float], now: float) -> SlowHop | None:
+        """The hop that holds the session up, when one does.
+
+        `busy_at` says when a node's worker last finished a step of any session.
+        """
+        if self.phase is not Phase.RUNNING or self.route is None:
+            return None
+        is_bulk = self._stalls.is_running or self.generated_count == 0
+        predicted_s = self.route.slowest_step_s if is_bulk else self.route.predicted_token_s
+        node = self._progress.culprit(self.route, self._feed.next_position)
+        alarm = self._progress.alarm(predicted_s, busy_at(node), now)
+        if alarm is Alarm.NONE:
+            return None
+        place = self.route.index_of(node) or 0
+        feeder = self.route.hops[place - 1].node if place else self._me
+        return SlowHop(self.session, node, feeder, self._progress.has_work(node), alarm)
+
+    def _begin_stall(self, cause: str, now: float) -> None:
+        if not self._stalls.is_running:
+            self._stalls.verdict(self._progress.moved_at, now)
+            self._reply(Stalled(cause))
+
+    def _end_stall(self, now: float) -> None:
+        if (pause := self._stalls.token(now)) is not None:
+            self._tell("session.recovered", Level.INFO, epoch=self.epoch, **pause.milliseconds())
