@@ -207,7 +207,11 @@ class WorkerProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._port.channel.close()
+        channel = self._port.channel
+        channel.shutdown(socket.SHUT_WR)
+        while channel.recv(BUFFER_BYTES):  # what it still had to say, such as reports
+            pass
+        channel.close()
         self.process.wait()
 
 

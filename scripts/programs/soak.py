@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,11 +65,11 @@ def soak(folder: Path, turns: int, kill_every_s: float, parts: int, seed: int) -
     rng = random.Random(seed)
     tally = Tally()
     with Swarm(folder) as swarm:
-        origin = _start(swarm, parts)
+        origin = start_pairs(swarm, parts)
         asked = rng.sample(bodies(), min(len(bodies()), max(3, turns // 4)))
         wanted = [(body, _ids(origin, body, tally)) for body in asked]
         before = usage(origin)
-        with _killer(swarm, kill_every_s, rng, tally):
+        with killer(swarm, kill_every_s, rng, tally):
             for _ in range(turns):
                 body, ids = rng.choice(wanted)
                 if _ids(origin, body, tally) != ids:
@@ -83,11 +83,15 @@ def soak(folder: Path, turns: int, kill_every_s: float, parts: int, seed: int) -
     return tally
 
 
-def _start(swarm: Swarm, parts: int) -> Node:
+def start_pairs(
+    swarm: Swarm, parts: int, dtype: str = "float32", flags: Sequence[str] = ()
+) -> Node:
+    """A gateway, and two nodes for each part of the model; returns the gateway."""
     origin = swarm.start(NodePlan("gateway"))
     for index, cut in enumerate(CUTS[parts]):
         for copy in "xy":
-            swarm.start(NodePlan(f"{'abc'[index]}{copy}", SMOLLM2, cut))
+            name = f"{'abc'[index]}{copy}"
+            swarm.start(NodePlan(name, SMOLLM2, cut, dtype, extra=tuple(flags)))
     swarm.await_ready()
     return origin
 
@@ -104,7 +108,7 @@ def _ids(origin: Node, body: dict[str, Any], tally: Tally) -> list[int]:
 
 
 @contextmanager
-def _killer(swarm: Swarm, every_s: float, rng: random.Random, tally: Tally) -> Iterator[None]:
+def killer(swarm: Swarm, every_s: float, rng: random.Random, tally: Tally) -> Iterator[None]:
     """Kills and restarts in a thread of its own for the length of the block."""
     over = threading.Event()
     failures: list[BaseException] = []
