@@ -22,6 +22,7 @@ from swarm.routing.cost import (
     step_cost_s,
     wire_cost_s,
 )
+from swarm.routing.outbox import prefill_chunk
 from swarm.terms import Hop, LayerRange, NodeId, Route
 
 TOKEN_BYTES = 64
@@ -34,7 +35,6 @@ class _Path:
 
     total_s: float
     token_s: float
-    step_s: float
     hops: tuple[Hop, ...]
     row_bytes: int
 
@@ -94,7 +94,7 @@ def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route 
     view = replace(view, candidates=tuple(c for c in view.candidates if _eligible(c, request)))
     cuts = _cuts(view, request)
     frontier: dict[int, dict[NodeId | None, _Path]] = {cut: {} for cut in cuts}
-    frontier[0][None] = _Path(0.0, 0.0, 0.0, (), TOKEN_BYTES)
+    frontier[0][None] = _Path(0.0, 0.0, (), TOKEN_BYTES)
     held = {node for node, _ in request.held}
     for start in cuts[:-1]:
         arrivals = sorted(frontier[start].values(), key=lambda path: path.total_s)
@@ -222,7 +222,6 @@ def _extend(
             + rebuild_cost_s(candidate, layers, request)
             + _expected(request, config) * token_s,
             path.token_s + token_s,
-            max(path.step_s, step_cost_s(candidate, layers, config.prefill_chunk_tokens)),
             (*path.hops, hop),
             shard.row_bytes,
         )
@@ -270,7 +269,16 @@ def _finish(
     if best is None:
         return None
     dials = tuple(hop.node for hop in best.hops if hop.node in view.unlinked)
-    return Route(best.hops, best.token_s, best.step_s, dials)
+    return Route(best.hops, best.token_s, _slowest_step_s(view, request, config, best.hops), dials)
+
+
+def _slowest_step_s(
+    view: SwarmView, request: PlanRequest, config: RoutingConfig, hops: tuple[Hop, ...]
+) -> float:
+    """Of the chunks that a prompt is cut into for so many hops."""
+    chunk = prefill_chunk(request.prompt_count, len(hops), config.prefill_chunk_tokens)
+    by_node = {candidate.node: candidate for candidate in view.candidates}
+    return max(step_cost_s(by_node[hop.node], hop.layers, chunk) for hop in hops)
 
 
 def _is_bad(view: SwarmView, request: PlanRequest, a: NodeId, b: NodeId) -> bool:

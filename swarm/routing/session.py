@@ -264,6 +264,7 @@ class OriginSession(WatchedSession):
             return
         self._tell("session.preempted", Level.INFO, node=short(node), position=len(self._ids))
         self._begin_stall(f"node {short(node)} has no room left", now)
+        self._refusal = KvExhausted(f"node {short(node)} has no room left: {detail}")
         if self._patience.preempted(now):
             self._plan(now)
         else:
@@ -340,8 +341,9 @@ class OriginSession(WatchedSession):
         elif self._refusal is not None and not self._is_admitted:
             self._fail(self._refusal)
         else:
-            error = self._refusal or self._seeker.why_not(self.generated_count, now)
-            self._wait_for_cover(error, now)
+            error = self._seeker.why_not(self.generated_count, now)
+            is_missing = isinstance(error, NoRoute) and error.missing
+            self._wait_for_cover(error if is_missing else self._refusal or error, now)
 
     def _wait_for_cover(self, error: SwarmError, now: float) -> None:
         """Or for room; who waits for that keeps none, or two could wait for each other."""

@@ -21,8 +21,9 @@ from swarm.terms import ModelId, PoolKind, SessionId
 
 NOT_PAGED = PoolKind()
 
-Key = tuple[Hashable, bytes]
-"""Whose prefix of which layers, and the hash of its ids: what makes two blocks the same."""
+Key = tuple[Hashable, int, bytes]
+"""Whose prefix of which layers, which of its blocks, and the hash of all ids up to its end: what
+makes two blocks the same."""
 
 
 def blocks_for(positions: int) -> int:
@@ -90,7 +91,7 @@ class KvBlocks:
     def match(self, scope: Hashable, hashes: Sequence[bytes]) -> int:
         """Of a prompt with these chain hashes, how many whole blocks are here."""
         for index, name in enumerate(hashes):
-            if (scope, name) not in self._block_of:
+            if (scope, index, name) not in self._block_of:
                 return index
         return len(hashes)
 
@@ -108,7 +109,7 @@ class KvBlocks:
 
         Raises KvExhausted, and changes nothing, when others hold or were promised too much.
         """
-        shared = [self._block_of[(scope, name)] for name in hashes]
+        shared = [self._block_of[(scope, index, name)] for index, name in enumerate(hashes)]
         known = self._holders.get(session)
         promised = blocks_for(positions)
         freed = [b for b in known.table if self._uses[b] == 1] if known else []
@@ -169,8 +170,8 @@ class KvBlocks:
         """Name the session's first blocks, as far as they are full, so that others find them."""
         holder = self._holders[session]
         full = holder.acknowledged // KV_BLOCK_TOKENS
-        for block, name in zip(holder.table[:full], hashes, strict=False):
-            key = (scope, name)
+        for index, (block, name) in enumerate(zip(holder.table[:full], hashes, strict=False)):
+            key = (scope, index, name)
             if key not in self._block_of and block not in self._key_of:
                 self._block_of[key] = block
                 self._key_of[block] = key

@@ -16,6 +16,7 @@ from swarm.routing.outbox import (
     Outbox,
     Rows,
     decode_row,
+    prefill_chunk,
     prompt_rows,
 )
 from swarm.routing.recovery import Holding, HopStart, starts
@@ -66,19 +67,30 @@ def test_starts(
     assert feed_from == feed
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=5),
-    st.integers(0, 49),
+PLAIN = st.builds(lambda a, b: Holding(a, min(a, b)), st.integers(0, 50), st.integers(0, 50))
+KEPT = st.builds(
+    lambda depth, unit: Holding(0, 0, depth * unit, unit), st.integers(0, 6), st.integers(1, 16)
 )
-def test_every_row_that_is_lacked_will_come(held: list[tuple[int, int]], needed: int) -> None:
+
+
+@given(st.lists(PLAIN | KEPT, min_size=1, max_size=5), st.integers(0, 49))
+def test_every_row_that_is_lacked_will_come(holdings: list[Holding], needed: int) -> None:
     """Whatever the hops hold, each gets the rows from its length on, from somebody who has them."""
-    holdings = [Holding(length, min(start, length)) for length, start in held]
     found, feed_from = starts(holdings, needed)
     ends = [*[start.kv_length for start in found], needed]
     for index, (holding, start) in enumerate(zip(holdings, found, strict=True)):
-        assert start.kv_length in (0, holding.kv_length)
+        if holding.cache_unit:
+            assert start.kv_length % holding.cache_unit == 0
+            assert start.kv_length <= min(holding.cached_length, ends[index + 1])
+            assert start.kv_length + holding.cache_unit > min(
+                holding.cached_length, ends[index + 1]
+            )
+        else:
+            assert start.kv_length in (0, holding.kv_length)
         assert start.send_from == ends[index + 1]
-        resent_from_outbox = start.send_from >= holding.outbox_start
+        resent_from_outbox = start.kv_length > 0 and start.send_from >= (
+            holding.outbox_start if holding.kv_length else start.kv_length
+        )
         computed_anew = start.send_from >= start.kv_length
         assert resent_from_outbox or computed_anew
     assert feed_from == found[0].kv_length
@@ -107,6 +119,16 @@ def test_prompt_keeps_its_chunks_and_decode_rows_travel_in_bundles() -> None:
         (0, 8, StepKind.PREFILL), (8, 8, StepKind.PREFILL), (16, 4, StepKind.PREFILL),
     ]  # fmt: skip
     assert sent[3:] == [(20, DECODE_BUNDLE, StepKind.DECODE), (36, 4, StepKind.DECODE)]
+
+
+def test_chunks_let_all_hops_of_a_route_work_at_once() -> None:
+    assert prefill_chunk(2000, 1, 256) == 256
+    assert prefill_chunk(2000, 2, 256) == 256
+    assert prefill_chunk(1000, 2, 256) == 128
+    assert prefill_chunk(1000, 3, 256) == 128
+    assert prefill_chunk(1000, 4, 256) == 64
+    assert prefill_chunk(20, 3, 256) == 64
+    assert prefill_chunk(1000, 8, 48) == 48
 
 
 def test_rows_are_cut_at_the_position_asked_for() -> None:

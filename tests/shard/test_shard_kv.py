@@ -78,7 +78,7 @@ def test_a_prefix_is_shared_and_found_again() -> None:
     filled(pool, A, 2 * T + 5)
     pool.seal(A, "x", [ONE, TWO, THREE])
     assert pool.match("x", [ONE, TWO, THREE]) == 2  # the third block is not full
-    assert pool.match("x", [FOUR, ONE]) == 0
+    assert pool.match("x", [TWO, ONE]) == 0
     assert pool.match("y", [ONE]) == 0
     pool.reserve(B, 3 * T, "x", [ONE, TWO])
     assert pool.table(B) == (0, 1)
