@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import contest
+import psutil
 import engine_profile
 from one_worker import Driver, WorkerProcess
 from rig import console, end_orderly, print_machine, print_table, spread
@@ -18,10 +19,13 @@ from swarm_procs import SMOLLM2
 from swarm.config import ShardConfig
 from swarm.options import parse_layers
 from swarm.terms import Sampling
+from swarm.worker_messages import KV_BLOCK_TOKENS
 
 BATCHES = (1, 4, 8, 16, 32)
 PREFILLS = (128, 512, 2000)
 PROMPT = 32
+MIB = 1 << 20
+MEMORY_BAR_MIB = 400
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -61,6 +65,15 @@ def speeds(driver: Driver, options: argparse.Namespace) -> list[list[object]]:
     return rows
 
 
+def report_memory(resident: int, weights: int, pool: int) -> None:
+    """Bytes: of the worker process after the figures above, and what it must hold."""
+    rest = (resident - weights - pool) // MIB
+    console.print(
+        f"worker: {resident // MIB} MiB resident = weights {weights // MIB}"
+        f" + KV pool {pool // MIB} + {rest} (bar ≤ {MEMORY_BAR_MIB})"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser("scripts/bench_engine", description=__doc__)
     parser.add_argument("--model", type=Path, default=SMOLLM2)
@@ -92,20 +105,25 @@ def main() -> int:
     most = max([0, *options.batches, *options.breakdown])
     kv_tokens = max([most * (options.context + options.steps + 64), *options.prefills]) + 4096
     with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder:
-        with WorkerProcess(config, options.cores) as port:
+        process = WorkerProcess(config, options.cores)
+        with process as port:
             driver = Driver(port)
             with console.status("loading"):
                 loaded = driver.load(options.model, options.layers, kv_tokens, Path(folder))
             console.print(f"{loaded.numeric_class}, {loaded.kv_blocks} blocks", style="dim")
             with console.status("measuring"):
                 rows = speeds(driver, options)
+            resident = psutil.Process(process.process.pid).memory_info().rss
         title = f"{options.model.name} {options.dtype} {options.quantization}, one worker"
         print_table(title, ["what", "tok/s", "ms per step"], rows)
         for sessions in options.breakdown:
             order = engine_profile.Order(
                 options.model, options.layers, kv_tokens, sessions, options.context, options.steps
             )
-            engine_profile.report(order, config, Path(folder))
+            weights = engine_profile.report(order, config, Path(folder))
+    if options.breakdown:
+        layers = len(loaded.layers) * loaded.kv_bytes_per_token_layer
+        report_memory(resident, weights, loaded.kv_blocks * KV_BLOCK_TOKENS * layers)
     return 0
 
 

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import contest
 import psutil
-from bench_nodes import MEMORY, Asker, Engine
+from bench_nodes import Asker, Engine
 from contest import Measured, Row
 from rig import print_table, spread
 from streams import ask, completion
 from swarm_procs import Node, Swarm
-
-from swarm.config import ShardConfig
-from swarm.options import parse_bytes
 
 STREAMS = 16
 CHAT_TOKENS = 1500
@@ -89,20 +86,15 @@ def warm_ttft_s(asker: Asker) -> float:
 
 
 def report_memory(node: Node) -> None:
-    """Resident memory of a node's processes after some load."""
-    state = node.state()
-    pool = int(state["kv_capacity_bytes"])
-    weights = parse_bytes(MEMORY) - ShardConfig().activation_bytes - pool
-    own, table = psutil.Process(node.process.pid).memory_info().rss, []
+    """Resident memory of a node's processes after some load. What of the worker's is neither
+    weights nor KV pool, `scripts/bench_engine` says."""
+    pool = int(node.state()["kv_capacity_bytes"])
+    table = [["daemon", psutil.Process(node.process.pid).memory_info().rss // MIB, "≤ 130"]]
     for process in node.workers():
-        resident = process.memory_info().rss
-        if "swarm.shard.worker_io" in process.cmdline():
-            table.append(["worker", resident // MIB, (resident - weights - pool) // MIB, "≤ 400"])
-        else:
-            table.append(["text helper", resident // MIB, "", ""])
-    table.append(["daemon", own // MIB, own // MIB, "≤ 130"])
-    title = f"resident MiB; weights {weights // MIB}, KV pool {pool // MIB}"
-    print_table(title, ["process", "resident", "over weights and pool", "bar"], table)
+        is_worker = "swarm.shard.worker_io" in process.cmdline()
+        name = f"worker, KV pool of {pool // MIB}" if is_worker else "text helper"
+        table.append([name, process.memory_info().rss // MIB, ""])
+    print_table("resident MiB", ["process", "resident", "bar"], table)
 
 
 def report_pause(engine: Engine, runs: int) -> None:

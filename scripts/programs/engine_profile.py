@@ -73,6 +73,7 @@ class Session:
         self.order = order
         self.times = Times()
         self.profiling = threading.Event()
+        self.weight_bytes = 0
         self.plain_s = 0.0
         self.profiled_s = 0.0
         self.failure: BaseException | None = None
@@ -107,8 +108,11 @@ class Session:
         driver.end(keys[0])
 
 
-def report(order: Order, config: ShardConfig, folder: Path) -> None:
-    """Print one table. Loads torch into this process, as the daemon would have it loaded."""
+def report(order: Order, config: ShardConfig, folder: Path) -> int:
+    """Print the tables; returns the bytes of the weights held.
+
+    Loads torch into this process, in the surroundings that the daemon gives a worker.
+    """
     os.environ |= worker_environment() | {"KINETO_LOG_LEVEL": "5"}
     session, operators = _profile(order, config, folder)
     kinds = by_kind(operators)
@@ -134,6 +138,7 @@ def report(order: Order, config: ShardConfig, folder: Path) -> None:
         "most of it", ["operator", "µs", "calls"],
         [(name, f"{s * scale:.0f}", f"{calls / order.steps:.0f}") for name, s, calls in top],
     )  # fmt: skip
+    return session.weight_bytes
 
 
 def _cell(value: float, whole: float) -> str:
@@ -176,6 +181,7 @@ def _profile(
     plain_step, running = Engine.step, []
 
     def step(engine: Engine) -> Any:
+        session.weight_bytes = engine.stage.parameter_bytes
         if session.profiling.is_set() and not running:
             running.append(True)
             profiler.start()
