@@ -19,14 +19,12 @@ import torch
 
 from swarm.errors import ShardError
 from swarm.kernels.attention import Places
+from swarm.kernels.tiles import TILE_ROWS, Company
 from swarm.messages import StepKind
 from swarm.worker_messages import KV_BLOCK_TOKENS
 
 PIECE_TOKENS = 64
 """Prompt positions that run together: long enough to amortise, short enough for others' tokens."""
-TILE_ROWS = 16
-"""Decode rows of one forward pass where linears are not independent of their number: the largest
-count for which a float matrix product was found to be as cheap as for one row."""
 SCRATCH_BLOCKS = -(-max(PIECE_TOKENS, TILE_ROWS) // KV_BLOCK_TOKENS)
 """Behind the pool, for rows that only pad."""
 
@@ -96,14 +94,16 @@ class Batch:
     real: slice
 
 
-def decode_shape(count: int, *, tiled: bool) -> Shape:
-    rows = -(-count // TILE_ROWS) * TILE_ROWS if tiled else count
-    return Shape(StepKind.DECODE, rows)
+def decode_shape(count: int, company: Company) -> Shape:
+    return Shape(StepKind.DECODE, count + -count % company.padding)
 
 
-def piece_shape(span: Span, prompt_count: int, *, exact: bool) -> Shape:
-    """Of rows of one prompt, all in one piece. The piece ends where the prompt does."""
-    if not exact:
+def piece_shape(span: Span, prompt_count: int, *, fixed: bool) -> Shape:
+    """Of rows of one prompt, all in one piece, which ends where the prompt does.
+
+    fixed  the shape, and the place of the rows, are those of the whole piece
+    """
+    if not fixed:
         return Shape(StepKind.PREFILL, span.count)
     start = span.position // PIECE_TOKENS * PIECE_TOKENS
     stop = min(start + PIECE_TOKENS, max(prompt_count, span.position + span.count))

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from swarm.errors import ShardError
+from swarm.kernels.tiles import Company
 from swarm.terms import LayerRange
 
 _BORDER_PARAMETERS = frozenset(
@@ -131,13 +132,12 @@ class HeadGate(nn.Module):  # type: ignore[misc]
         return modules["head"] if name == "head" else getattr(modules["head"], name)
 
     @contextmanager
-    def picking(self, rows: list[int], tile: int) -> Iterator[None]:
-        """A call that wants the logits of some rows only, [1, rows, V]; computed `tile` at a time,
-        the last tile filled up with the first row, where `tile` is not 0."""
+    def picking(self, rows: list[int], company: Company) -> Iterator[None]:
+        """A call that wants the logits of some rows only, [1, rows, V]; in passes that keep rows
+        independent, the last one filled up with the first row."""
         self._count = len(rows)
-        padding = [rows[0]] * (-len(rows) % tile) if tile else []
-        self._tile = tile or len(rows)
-        self._picked = torch.tensor(rows + padding)
+        self._at_once = company.rows_max or len(rows)
+        self._picked = torch.tensor(rows + [rows[0]] * (-len(rows) % company.padding))
         try:
             yield
         finally:
@@ -147,7 +147,7 @@ class HeadGate(nn.Module):  # type: ignore[misc]
         if self._picked is None:
             return self.head(hidden_states)
         picked = hidden_states.flatten(0, 1)[self._picked.to(hidden_states.device)]
-        tiles = [self.head(tile[None]) for tile in picked.split(self._tile)]
+        tiles = [self.head(tile[None]) for tile in picked.split(self._at_once)]
         joined = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
         return joined[:, : self._count]
 

@@ -61,7 +61,7 @@ class Engine:
         self._kv_capacity_bytes = limits.kv_capacity_bytes
         self._clock = clock
         self._runner: PagedRunner | PlainRunner = (
-            PlainRunner(stage) if stage.kv is None else PagedRunner(stage, exact=limits.exact)
+            PlainRunner(stage) if stage.kv is None else PagedRunner(stage)
         )
         self._scheduler = Scheduler(limits.queue_max, limits.step)
         self._sessions: dict[SessionId, Session] = {}

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.config import ShardConfig
+from swarm.kernels.tiles import TILE_ROWS
 from swarm.shard import checkpoint
-from swarm.shard.batch import PIECE_TOKENS, TILE_ROWS
+from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.scheduler import StepLimits
 from swarm.shard.stage import Stage
 from swarm.worker_messages import KV_BLOCK_TOKENS
@@ -23,21 +24,19 @@ class EngineLimits:
     kv_capacity_bytes: int
     kv_bytes_per_token_layer: int
     step: StepLimits = PLAIN_STEPS
-    exact: bool = True
 
 
 def engine_limits(config: ShardConfig, stage: Stage, model: Any, spare_bytes: int) -> EngineLimits:
     """`model`: the checkpoint's config; `spare_bytes`: for KV that is not made yet."""
     if stage.kv is None:
         per_token = checkpoint.kv_bytes_per_token_layer(model.to_dict(), stage.dtype.itemsize)
-        return EngineLimits(config.queue_max, spare_bytes, per_token, exact=config.exact)
+        return EngineLimits(config.queue_max, spare_bytes, per_token)
     per_token = stage.kv.block_bytes // (KV_BLOCK_TOKENS * len(stage.part.layers))
     return EngineLimits(
         queue_max=config.queue_max,
         kv_capacity_bytes=stage.kv.blocks * stage.kv.block_bytes,
         kv_bytes_per_token_layer=per_token,
         step=step_limits(config),
-        exact=config.exact,
     )
 
 

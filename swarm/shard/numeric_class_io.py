@@ -39,8 +39,8 @@ def _attention(stage: Stage) -> str:
     if stage.kv is None:
         return stage.plain_attention
     kept = str(stage.kv.dtype).removeprefix("torch.")
-    loose = "" if stage.holds_rows else "-loose"
-    return f"paged-{kept}-p{PIECE_TOKENS}{loose}"
+    pieces = "" if stage.is_row_invariant else f"-p{PIECE_TOKENS}"
+    return f"paged-{kept}-{stage.company.value}{pieces}"
 
 
 def device_name(device: torch.device) -> str:

@@ -18,12 +18,17 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from swarm.errors import ShardError
 from swarm.kernels.attention import HeadSizes, KvPool, Places, Rule, attend
+from swarm.kernels.tiles import tiled_experts
 
 PAGED = "swarm_paged"
+PAGED_LOOSE = "swarm_paged_loose"
+"""The same attention; the name tells that rows may depend on their company elsewhere."""
 PROBE = "swarm_probe"
+TILED_EXPERTS = "swarm_tiled"
 _FAR = 1_000_003
 """A position deep in a text, where a mask shows how far it looks back."""
 _REACH = 1 << 17
@@ -44,6 +49,8 @@ class Call:
 
     places: Places
     layers: Mapping[int, tuple[KvPool, Rule]]
+    real: slice
+    """Of the rows: the others only pad."""
 
 
 class _Running:
@@ -169,6 +176,16 @@ def _seen(mask_function: Any, far: int) -> int:
     return count
 
 
+def _tiled_experts(
+    experts: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    call = _Running.call
+    real = slice(None) if call is None else call.real
+    return tiled_experts(experts, hidden, chosen, weights, real)
+
+
+ALL_EXPERTS_FUNCTIONS.register(TILED_EXPERTS, _tiled_experts)
 AttentionInterface.register(PAGED, _paged)
+AttentionInterface.register(PAGED_LOOSE, _paged)
 AttentionInterface.register(PROBE, _probe)
 AttentionMaskInterface.register(PROBE, _probe_mask)

@@ -8,11 +8,14 @@ Legend: `T` tokens, `E` hidden size, `V` vocabulary.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from swarm.errors import ShardError
+from swarm.kernels.tiles import TILE_ROWS, Company
 from swarm.messages import StepKind
-from swarm.shard.batch import TILE_ROWS, Shape, Span, Table
+from swarm.shard.batch import Shape, Span, Table
 from swarm.shard.paged_kv import PROBE_ERRORS, make_paged_kv
 from swarm.shard.selfcheck import (
     CHECK_TOKENS,
@@ -26,52 +29,82 @@ from swarm.shard.selfcheck import (
 from swarm.shard.stage import Stage
 from swarm.worker_messages import KV_BLOCK_TOKENS
 
-_COMPANY = 5
-"""Rows of others that a row is run among, to see whether they change its bits."""
+_ROWS = 64
+"""Of one session, to look at."""
+_SIZES = (*range(1, 18), 24, 31, 32, 33, 48, 64)
+"""Of passes to compare: all small ones, and those around which kernels are known to change."""
+_TILE_SIZES = (1, TILE_ROWS, 5, TILE_ROWS, 11)
+_BLOCKS_EACH = -(-_ROWS // KV_BLOCK_TOKENS)
+_SESSIONS = 3
 
 
 def plain_reason(stage: Stage, kv_dtype: torch.dtype, *, exact: bool) -> str | None:
     """Set the stage up to work on KV blocks (a few, for the proofs); or say why it cannot, and
     leave it as it was.
 
-    exact  decode rows are to be independent of their company; whether they are stands in the stage
+    exact  decode rows are to be independent of their company: find out how they are
     """
-    stage.kv, stage.is_tiled = None, False
+    stage.kv, stage.company, stage.is_row_invariant = None, Company.NONE, False
     try:
         kinds = stage.probe()
-        stage.is_tiled = exact
-        sessions = 3
-        blocks = sessions * -(-CHECK_TOKENS // KV_BLOCK_TOKENS)
+        blocks = _SESSIONS * _BLOCKS_EACH
         stage.kv = make_paged_kv(kinds, blocks, kv_dtype, stage.device)
         _check_results(stage)
-        stage.holds_rows = exact and rows_hold(stage)
     except PROBE_ERRORS as error:
-        stage.kv, stage.is_tiled = None, False
+        stage.kv = None
         return str(error)
+    if exact:
+        find_company(stage)
     return None
 
 
-def rows_hold(stage: Stage) -> bool:
-    """Whether the bits of decode rows depend neither on other rows nor on place and number."""
-    rows = random_rows(stage, 1, CHECK_TOKENS)[0]
-    table = _table(stage, 0)
-    past = CHECK_TOKENS - _COMPANY
-    run_rows(stage, rows[:past], [Span(table, 0, past)], Shape(StepKind.PREFILL, past))
-    alone = [
-        decode_rows(stage, rows[index : index + 1], [Span(table, index, 1)])
-        for index in range(past, CHECK_TOKENS)
-    ]
-    together = decode_rows(stage, rows[past:], [Span(table, past, _COMPANY)])
-    swapped = [Span(table, index, 1) for index in reversed(range(past, CHECK_TOKENS))]
-    backwards = decode_rows(stage, rows[past:].flip(0), swapped)
-    crowd = [Span(_table(stage, 1), index, 1) for index in range(TILE_ROWS - _COMPANY)]
-    full = decode_rows(
-        stage,
-        torch.cat((rows[: len(crowd)], rows[past:])),
-        [*crowd, Span(table, past, _COMPANY)],
-    )[len(crowd) :]
-    one_by_one = torch.cat(alone)
-    return all(torch.equal(one_by_one, other) for other in (together, backwards.flip(0), full))
+def find_company(stage: Stage) -> None:
+    """The freest passes whose rows are independent. That their number does not matter at all is
+    believed only of integer products, and tried; of whole tiles it follows from their one shape,
+    but for what kernels do at the border between threads, which is tried as well."""
+    for company in (Company.ANY, Company.TILE):
+        if company is Company.ANY and stage.has_float_products:
+            continue
+        stage.company = company
+        if _rows_hold(stage):
+            stage.is_row_invariant = company is Company.ANY and _pieces_hold(stage)
+            return
+    stage.company = Company.NONE
+
+
+def _rows_hold(stage: Stage) -> bool:
+    """Whether rows have the same bits in passes of all sizes, at any place in them."""
+    sizes = _SIZES if stage.company is Company.ANY else _TILE_SIZES
+    rows, table = random_rows(stage, 1, _ROWS)[0], _table(stage, 0)
+    known: torch.Tensor | None = None
+    for turn, size in enumerate(sizes):
+        order = [(index + turn * 5) % size for index in range(size)]
+        spans = [Span(table, index, 1) for index in order]
+        given = decode_rows(stage, rows[order], spans)
+        output = torch.empty_like(given)
+        output[order] = given
+        if known is not None and not torch.equal(output[: len(known)], known[:size]):
+            return False
+        if known is None or size > len(known):
+            known = output
+    return True
+
+
+def _pieces_hold(stage: Stage) -> bool:
+    """Whether prompt rows in pieces of other sizes have the bits of decode rows."""
+    rows = random_rows(stage, 1, _ROWS)[0]
+    results = []
+    for number, cuts in enumerate(([0, 64], [0, 1, 16, 17, 40, 64], [])):
+        table = _table(stage, number)
+        if not cuts:
+            results.append(decode_rows(stage, rows, [Span(table, 0, _ROWS)]))
+            continue
+        pieces = [
+            run_rows(stage, rows[a:b], [Span(table, a, b - a)], Shape(StepKind.PREFILL, b - a))
+            for a, b in itertools.pairwise(cuts)
+        ]
+        results.append(torch.cat(pieces))
+    return all(torch.equal(results[0], other) for other in results[1:])
 
 
 def _check_results(stage: Stage) -> None:
@@ -100,7 +133,5 @@ def _check_results(stage: Stage) -> None:
 
 def _table(stage: Stage, number: int) -> Table:
     """Of the number-th session; the sessions' blocks are mixed."""
-    assert stage.kv is not None
-    per_session = -(-CHECK_TOKENS // KV_BLOCK_TOKENS)
-    count = stage.kv.blocks // per_session
-    return table_of(stage, [number + count * index for index in reversed(range(per_session))])
+    blocks = [number + _SESSIONS * index for index in reversed(range(_BLOCKS_EACH))]
+    return table_of(stage, blocks)

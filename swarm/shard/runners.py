@@ -11,8 +11,9 @@ import torch
 
 from swarm.errors import ShardError
 from swarm.kernels.sampling import sample
+from swarm.kernels.tiles import Company
 from swarm.messages import Begin, StepKind
-from swarm.shard.batch import TILE_ROWS, Shape, Span, Table, decode_shape, make_batch, piece_shape
+from swarm.shard.batch import Shape, Span, Table, decode_shape, make_batch, piece_shape
 from swarm.shard.cut import Part
 from swarm.shard.kv_cache import SessionCache
 from swarm.shard.stage import Stage
@@ -64,9 +65,8 @@ class PlainRunner:
 class PagedRunner:
     """Rows of many sessions in one forward pass, over the stage's KV blocks."""
 
-    def __init__(self, stage: Stage, *, exact: bool) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._exact = exact
 
     def new_kv(self, begin: Begin, part: Part) -> Table:
         assert self._stage.kv is not None
@@ -102,13 +102,14 @@ class PagedRunner:
         if works[0].slice.run.kind is StepKind.PREFILL:
             (span,) = spans
             prompt = works[0].session.begin.prompt_count
-            yield spans, piece_shape(span, prompt, exact=self._exact), 0
+            fixed = self._stage.company is not Company.NONE and not self._stage.is_row_invariant
+            yield spans, piece_shape(span, prompt, fixed=fixed), 0
             return
-        tiled = self._stage.is_tiled
-        first = 0
-        for group in _tiles(spans, TILE_ROWS) if tiled else [spans]:
+        company, first = self._stage.company, 0
+        rows_max = company.rows_max
+        for group in [spans] if rows_max is None else _tiles(spans, rows_max):
             count = sum(span.count for span in group)
-            yield group, decode_shape(count, tiled=tiled), first
+            yield group, decode_shape(count, company), first
             first += count
 
     def _forward(

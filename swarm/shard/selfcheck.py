@@ -168,7 +168,7 @@ def decode_rows(
     stage: Stage, rows: torch.Tensor, spans: Sequence[Span], picked: list[int] | None = None
 ) -> torch.Tensor:
     """As `run_rows`, as decode rows."""
-    shape = decode_shape(sum(span.count for span in spans), tiled=stage.is_tiled)
+    shape = decode_shape(sum(span.count for span in spans), stage.company)
     return run_rows(stage, rows, spans, shape, picked)
 
 

@@ -11,11 +11,22 @@ from typing import Any
 import torch
 
 from swarm.errors import ShardError
+from swarm.kernels.tiles import Company
 from swarm.messages import RowType
-from swarm.shard.batch import TILE_ROWS, Batch
+from swarm.shard.batch import Batch
 from swarm.shard.cut import HeadGate, Part, cut_problem, install_gates, install_head_gate, text_core
 from swarm.shard.kv_cache import SessionCache
-from swarm.shard.paged import PAGED, PROBE, Call, EmptyCache, LayerKind, probing, running
+from swarm.shard.paged import (
+    PAGED,
+    PAGED_LOOSE,
+    PROBE,
+    TILED_EXPERTS,
+    Call,
+    EmptyCache,
+    LayerKind,
+    probing,
+    running,
+)
 from swarm.shard.paged_kv import PROBE_ERRORS, PagedKv, missing_layers
 
 ROW_TYPES = {
@@ -42,13 +53,14 @@ class Stage:
         self._border = install_gates(model, part.layers)
         self._head: HeadGate | None = install_head_gate(model) if part.head else None
         self.plain_attention: str = self.config._attn_implementation or "eager"
+        self._plain_experts = self.config._experts_implementation
         self._attention = self.plain_attention
         self.kv: PagedKv | None = None
         """The blocks, where the shard has been found to work on them."""
-        self.is_tiled = False
-        """Decode rows run in whole tiles, since the linears are not independent of their number."""
-        self.holds_rows = True
-        """A row's bits have been found independent of what else is in its batch."""
+        self.company = Company.NONE
+        """What has been found of decode rows over blocks."""
+        self.is_row_invariant = False
+        """A prompt's rows have the same bits in pieces of any size, and as decode rows."""
         self._names = frozenset(inspect.signature(self._core.forward).parameters)
 
     @property
@@ -72,6 +84,16 @@ class Stage:
         """Bytes of all distinct parameters held."""
         held = {p.data_ptr(): p.numel() * p.itemsize for p in self._model.parameters()}
         return sum(held.values())
+
+    @property
+    def has_float_products(self) -> bool:
+        """Whether any matrix but the embedding's is one of floats."""
+        return any(
+            parameter.dim() > 1 and parameter.is_floating_point()
+            for module in self._model.modules()
+            if not isinstance(module, torch.nn.Embedding)
+            for parameter in module.parameters(recurse=False)
+        )
 
     def new_cache(self, part: Part, position_limit: int) -> SessionCache:
         """An empty KV for a session that uses `part` of this stage.
@@ -147,8 +169,11 @@ class Stage:
 
     def _attend_by(self, name: str) -> None:
         if self._attention != name:
-            self._model.config._attn_implementation = self._attention = name
-            self.config._attn_implementation = name
+            experts = TILED_EXPERTS if name == PAGED else self._plain_experts
+            for config in (self._model.config, self.config):
+                config._attn_implementation = name
+                config._experts_implementation = experts
+            self._attention = name
 
     # ------------------------------------------------------------ paged
 
@@ -181,9 +206,11 @@ class Stage:
         returns  [R, E] in the stage's dtype, or for a head [len(picked), V]
         """
         assert self.kv is not None
-        self._attend_by(PAGED)
+        self._attend_by(PAGED_LOOSE if self.company is Company.NONE else PAGED)
         pools, kinds = self.kv.pools, self.kv.kinds
-        call = Call(batch.places, {index: (pools[index], kinds[index].rule) for index in pools})
+        call = Call(
+            batch.places, {index: (pools[index], kinds[index].rule) for index in pools}, batch.real
+        )
         arguments = self._arguments(part, rows, batch.positions, EmptyCache())
         with running(call), self._border.using(part.layers, None if part.embed else rows):
             if not part.head:
@@ -193,5 +220,5 @@ class Stage:
                 self._core(**arguments)
                 return torch.empty((0, self.vocab_size), device=self.device)
             assert self._head is not None
-            with self._head.picking(picked, TILE_ROWS if self.is_tiled else 0):
+            with self._head.picking(picked, self.company):
                 return self._model(**arguments).logits.flatten(0, 1)

@@ -22,6 +22,7 @@ import torch
 
 from swarm.config import ShardConfig
 from swarm.errors import ConfigError, LocalProtocolError, ShardError
+from swarm.kernels.tiles import Company
 from swarm.messages import (
     Begin,
     End,
@@ -251,7 +252,6 @@ class Worker:
             if other.stage.kv is None:
                 other.resize_kv(self._spare_bytes())
         self._freed = True
-        reuses = stage.kv is not None and stage.holds_rows
         return Loaded(
             model_id=order.model_id,
             layers=order.layers,
@@ -262,7 +262,8 @@ class Worker:
             speed=tracker.speed(0.0, limits.kv_capacity_bytes),
             device=device_name(self._device),
             kv_blocks=0 if stage.kv is None else stage.kv.blocks,
-            prefix_unit=PIECE_TOKENS if reuses else 0,
+            prefix_unit=_prefix_unit(stage),
+            reuses_generated=stage.kv is not None and stage.is_row_invariant,
         )
 
     def _spare_bytes(self, *added: Stage) -> int:
@@ -300,6 +301,12 @@ class Worker:
             return []
         detail = "no shard of the session's model is loaded here"
         return [RunFailed(key, message.generation, FailureCode.STEP_FAILED, detail)]
+
+
+def _prefix_unit(stage: Stage) -> int:
+    if stage.kv is None or stage.company is Company.NONE:
+        return 0
+    return KV_BLOCK_TOKENS if stage.is_row_invariant else PIECE_TOKENS
 
 
 def log(event: str, **fields: FieldValue) -> None:

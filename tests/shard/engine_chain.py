@@ -60,7 +60,7 @@ class Ticks:
 def engine(stage: Stage, queue_max: int = 64, config: ShardConfig = CONFIG) -> Engine:
     """One that allocates its own blocks, as a daemon would, where the stage has some."""
     step = PLAIN_STEPS if stage.kv is None else step_limits(config)
-    limits = EngineLimits(queue_max, 1 << 30, 128, step, config.exact)
+    limits = EngineLimits(queue_max, 1 << 30, 128, step)
     kind = Engine if stage.kv is None else BlockEngine
     return kind(stage, MODEL, SpeedTracker(MODEL, FIGURES), limits, Ticks())
 
