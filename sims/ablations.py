@@ -20,15 +20,16 @@ from swarm.gossip.membership import Membership
 from swarm.gossip.own import Own
 from swarm.hosting import Hosting
 from swarm.link.admission import ReplayCache
-from swarm.messages import Run
+from swarm.messages import PREFIX_HASH_BYTES, Run
 from swarm.node import NodeCore
-from swarm.routing import recovery, session
+from swarm.routing import opening, recovery, session
 from swarm.routing.hop_session import HopSession
 from swarm.routing.origins import Origins
 from swarm.routing.outbox import Feed
 from swarm.routing.relay import Relay
 from swarm.routing.relay_rules import rows_of
-from swarm.terms import MemberState
+from swarm.shard.kv_blocks import KvBlocks
+from swarm.terms import MemberState, Route
 
 Patch = tuple[Any, str, Any]
 """Class or module, name of the attribute, what takes its place."""
@@ -213,6 +214,27 @@ def _intention_before_load() -> tuple[Patch, ...]:
     return ((Hosting, "_intend", load),)
 
 
+def _prefix_salt() -> tuple[Patch, ...]:
+    """Blocks are found by ids alone, whichever kernels made the rows that came in."""
+
+    def unsalted(route: Route) -> tuple[bytes, ...]:
+        return tuple(bytes(PREFIX_HASH_BYTES) for _ in route.hops)
+
+    return (opening, "salts_of", unsalted), (session, "salts_of", unsalted)
+
+
+def _shared_blocks() -> tuple[Patch, ...]:
+    """Who leaves a session frees its blocks, whoever else has them in a table."""
+    drop = KvBlocks._drop
+
+    def free(self: Any, blocks: Any) -> None:
+        for block in blocks:
+            self._uses[block] = 1
+        drop(self, blocks)
+
+    return ((KvBlocks, "_drop", free),)
+
+
 _ALL = (
     Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 31, _epoch_check),
     Ablation("position trim", _position_trim.__doc__ or "", "peer death", 1, _position_trim),
@@ -242,6 +264,8 @@ _ALL = (
         "intention before load", _intention_before_load.__doc__ or "",
         "just enough memory", 1, _intention_before_load,
     ),
+    Ablation("prefix salt", _prefix_salt.__doc__ or "", "chat", 2, _prefix_salt),
+    Ablation("shared blocks", _shared_blocks.__doc__ or "", "full house", 1, _shared_blocks),
 )  # fmt: skip
 
 ABLATIONS: dict[str, Ablation] = {ablation.name: ablation for ablation in _ALL}

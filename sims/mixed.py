@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 from sims import wire
 from sims.node import SimNode
+from sims.request import Outcome
 from sims.scenarios import scenario
+from sims.turns import next_turn
 from sims.world import World
 
 NODES_MAX = 8
@@ -46,7 +48,7 @@ async def mixed(world: World) -> None:
         await world.sleep(rng.expovariate(1 / rng.choice((0.05, 0.5, 2.0))))
         trouble.strike()
         if rng.random() < 0.15 and len(world.requests) < 8:
-            _ask(world)
+            (_ask_again if rng.random() < 0.4 else _ask)(world)
     trouble.repair()
 
 
@@ -65,6 +67,14 @@ def _ask(world: World) -> None:
     if running:
         order = world.order(rng.choice((1, 7, 8, 9, 30, 60)), rng.choice((1, 10, 60)))
         world.ask(rng.choice(running), order)
+
+
+def _ask_again(world: World) -> None:
+    """Whoever has an answer goes on with the conversation, at the same node."""
+    done = [r for r in world.requests if r.outcome is Outcome.FINISHED and r.origin.is_up]
+    if done:
+        last = world.rng.choice(done)
+        world.ask(last.origin, next_turn(world, last, world.rng.choice((1, 9, 40)), 20))
 
 
 class Trouble:

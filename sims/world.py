@@ -100,6 +100,8 @@ class World(Faults):
         self.began_s = self.loop.now_s
         self.is_unsteady = False
         """Whether some path has gaps of its own, long enough to look like trouble."""
+        self.is_tight = False
+        """Whether answers have to wait for each other's room."""
         self.has_clones = False
         self.woke_s: dict[int, float] = {}
         """When each machine was last awakened from sleep."""
