@@ -63,6 +63,8 @@ class Hosted:
     deadline: float | None = None
     turns: int = 0
     """Times that nodes of smaller id were let go first."""
+    pool_bytes: int = 0
+    """Of the KV pool that was asked for with its layers."""
     loads: int = 0
     """Times that it was loaded."""
 

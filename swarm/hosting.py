@@ -89,6 +89,11 @@ class Hosting:
 
     # ------------------------------------------------------------ views
 
+    @property
+    def model_len_max(self) -> int:
+        """Positions of the longest sequence its owner wants served; 0: any."""
+        return self._config.max_model_len
+
     def models(self) -> tuple[ModelSpec, ...]:
         return tuple(h.inspected.spec for h in self._hosted if h.inspected is not None)
 
@@ -347,21 +352,25 @@ class Hosting:
         h.stage, h.deadline = Stage.LOADING, None
         spec = inspected.spec
         embed, head = layers.start == 0, layers.stop == spec.layer_count
-        blocks = self._blocks_for(inspected, layers)
+        blocks = self._blocks_for(h, inspected, layers)
         load = Load(h.wish.path, spec.model_id, layers, embed, head, blocks)
         self._effects.append(ToWorker(load))
         self.changed = True
         self._tell("shard.load", Level.INFO, model=spec.name, layers=str(layers))
 
-    def _blocks_for(self, inspected: Inspected, layers: LayerRange) -> int:
-        """Blocks of a model's pool: an equal share of what is left beside all weights; while some
-        have yet to choose theirs, of what is kept for KV alone."""
-        alive = [o for o in self._hosted if o.stage is not Stage.FAILED]
+    def _blocks_for(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> int:
+        """Blocks of a model's pool: an equal share of what is left beside all weights and the pools
+        of others; while some have yet to choose their layers, of what is kept for KV alone."""
+        others = [o for o in self._hosted if o is not h and o.stage is not Stage.FAILED]
         room = self.kv_capacity_bytes
-        if any(o.layers is None for o in alive):
+        if any(o.layers is None for o in others):
             room = min(room, self._budget.kv)
+        room = max(0, room - sum(o.pool_bytes for o in others))
         size = block_bytes(inspected.kv_bytes_per_token_layer, layers)
-        return min(room // len(alive) // size, POOL_BLOCKS_MAX)
+        sharing = 1 + sum(not o.pool_bytes for o in others)
+        blocks = min(room // sharing // size, POOL_BLOCKS_MAX)
+        h.pool_bytes = blocks * size
+        return blocks
 
     def _loaded(self, message: Loaded) -> None:
         h = self._of_model(message.model_id)

@@ -82,8 +82,7 @@ class NodeCore:
         self._pools = KvPools()
         self._picture = Picture(about, self._gossip, hosting, self._pools)
         self._reach = Reach(config.routing, self._picture.links)
-        model_len_max = config.shard.max_model_len
-        self._relay = Relay(about.node, config.routing, self._pools, model_len_max)
+        self._relay = Relay(about.node, config.routing, self._pools, hosting.model_len_max)
         self._worker = WorkerCare(config, hosting, self._relay)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)

@@ -6,7 +6,7 @@ Joins gossip, own shards, links and penalties for those who ask; decides nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.effects import Tell
 from swarm.gossip.gossip import Gossip
@@ -201,9 +201,17 @@ class Picture:
     def models(
         self, view: SwarmView, token_at: dict[ModelId, float], now: float
     ) -> tuple[ModelView, ...]:
-        """`token_at`: when a token of each model last came through a whole route."""
+        """`token_at`: when a token of each model last came through a whole route.
+
+        Their contexts end where this node's owner wants sequences to end.
+        """
+        most = self._hosting.model_len_max
         return tuple(
-            model_view(view, spec, None if (at := token_at.get(model_id)) is None else now - at)
+            model_view(
+                view,
+                replace(spec, context_length=min(spec.context_length, most or spec.context_length)),
+                None if (at := token_at.get(model_id)) is None else now - at,
+            )
             for model_id, spec in self.known_models().items()
         )
 

@@ -47,7 +47,8 @@ class Open(Message):
     """Hops of the route: decode rows of many sessions go in so many micro-batches."""
     prefix: bytes = b""
     """Chain hashes of whole blocks of the sequence so far, its last row left out,
-    `PREFIX_HASH_BYTES` each, first block first; empty asks for no reuse. Salted with what the rows depend on upstream of this hop."""
+    `PREFIX_HASH_BYTES` each, first block first; empty asks for no reuse. Salted with what the rows
+    depend on upstream of this hop."""
     length: int = 0
     """Of the sequence so far: a session that went on elsewhere needs room for all of it."""
 
