@@ -80,12 +80,15 @@ class PlanRequest:
         """Positions that need KV: all but the last token's."""
         return self.prompt_count + self.generated_count + self.remaining_count
 
+    def admitted_positions(self, config: RoutingConfig) -> int:
+        """Positions that a hop promises room for before it takes the session in."""
+        length = self.prompt_count + self.generated_count
+        return admitted(length, self.position_limit, config.kv_growth_tokens)
+
 
 def kv_bytes(shard: ShardInfo, request: PlanRequest, config: RoutingConfig) -> int:
     """What a hop must have free to take the session in: whole blocks, of all layers it serves."""
-    length = request.prompt_count + request.generated_count
-    positions = admitted(length, request.position_limit, config.kv_growth_tokens)
-    blocks = -(-positions // KV_BLOCK_TOKENS)
+    blocks = -(-request.admitted_positions(config) // KV_BLOCK_TOKENS)
     return blocks * KV_BLOCK_TOKENS * len(shard.layers) * shard.kv_bytes_per_token_layer
 
 

@@ -119,8 +119,9 @@ def why_not(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Swa
         return NoRoute(request.model.model_id, missing, text)
     roomy = replace(request, remaining_count=0, prompt_count=0, generated_count=0, classes=())
     if plan(view, roomy, config) is not None:
+        positions = request.admitted_positions(config)
         return KvExhausted(
-            f"the nodes that serve {name} have no memory free for {request.position_limit} tokens"
+            f"the nodes that serve {name} have no memory free for {positions} tokens"
         )
     return NoRoute(request.model.model_id, (), f"the nodes that serve {name} cannot be joined now")
 
@@ -152,6 +153,7 @@ def _eligible(candidate: Candidate, request: PlanRequest) -> bool:
 
 def _cuts(view: SwarmView, request: PlanRequest) -> list[int]:
     ranges = [c.shard.layers for c in view.candidates] + [layers for _, layers in request.held]
+    ranges += [layers for _, layers, _ in request.cached]
     inner = {edge for layers in ranges for edge in (layers.start, layers.stop)}
     last = request.model.layer_count
     return sorted({0, last} | {edge for edge in inner if edge < last})

@@ -10,6 +10,7 @@ import pytest
 
 from swarm.config import RoutingConfig
 from swarm.errors import KvExhausted, NoRoute
+from swarm.messages import KV_BLOCK_TOKENS
 from swarm.routing.cost import Candidate, PlanRequest, SwarmView, Wire
 from swarm.routing.placement import Served, choose_layers, layers_that_fit
 from swarm.routing.planner import missing_layers, plan, why_not
@@ -87,6 +88,45 @@ def test_a_full_hop_does_not_count() -> None:
     assert path(plan(view(full, candidate("b", 0, 12)), REQUEST, CONFIG)) == [("b", 0, 12)]
     error = why_not(view(full), REQUEST, CONFIG)
     assert isinstance(error, KvExhausted)
+
+
+def test_room_is_needed_for_what_is_there_and_some_growth_in_whole_blocks() -> None:
+    long = replace(REQUEST, prompt_count=40, remaining_count=100_000)
+    positions = 40 + CONFIG.kv_growth_tokens
+    blocks = -(-positions // KV_BLOCK_TOKENS)
+    needed = blocks * KV_BLOCK_TOKENS * 12 * candidate("a", 0, 12).shard.kv_bytes_per_token_layer
+    assert plan(view(candidate("a", 0, 12, kv_free=needed)), long, CONFIG) is not None
+    short = view(candidate("a", 0, 12, kv_free=needed - 1))
+    assert plan(short, long, CONFIG) is None
+    assert f"for {positions} tokens" in str(why_not(short, long, CONFIG))
+
+
+def test_a_block_is_of_all_layers_that_are_served() -> None:
+    per_layer = KV_BLOCK_TOKENS * candidate("a", 0, 8).shard.kv_bytes_per_token_layer
+    request = replace(REQUEST, prompt_count=20, remaining_count=1)
+    both = (candidate("a", 0, 4), candidate("b", 0, 12, kv_free=11 * per_layer))
+    assert plan(view(*both), request, CONFIG) is None
+
+
+def test_a_kept_prefix_is_worth_its_rows() -> None:
+    request = replace(REQUEST, prompt_count=4000, remaining_count=4)
+    both = view(candidate("a", 0, 12), candidate("b", 0, 12, layer_s=0.002))
+    assert path(plan(both, request, CONFIG)) == [("a", 0, 12)]
+    kept = replace(request, cached=((NodeId("b"), LayerRange(0, 12), 3968),))
+    assert path(plan(both, kept, CONFIG)) == [("b", 0, 12)]
+    of_a_part = replace(request, cached=((NodeId("b"), LayerRange(0, 6), 3968),))
+    assert path(plan(both, of_a_part, CONFIG))[0] == ("b", 0, 6)
+
+
+def test_the_slowest_step_is_of_chunks_that_suit_the_route() -> None:
+    request = replace(REQUEST, prompt_count=2048)
+    one = plan(view(candidate("a", 0, 12)), request, CONFIG)
+    three = plan(
+        view(candidate("a", 0, 4), candidate("b", 4, 8), candidate("c", 8, 12)), request, CONFIG
+    )
+    assert one is not None and three is not None
+    assert one.slowest_step_s == pytest.approx(12 * 256 * 0.0001)
+    assert three.slowest_step_s == pytest.approx(4 * 192 * 0.0001)
 
 
 def test_survivors_keep_their_kv() -> None:
