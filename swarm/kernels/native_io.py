@@ -149,9 +149,7 @@ def _compile(compiler: str, flags: Sequence[str], folder: Path) -> Path:
             _finish(process, deadline)
     finally:
         for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+            _end(process)
     made = folder / "library.so"
     link = [compiler, *flags, *map(str, objects), *_link_flags(), "-o", str(made)]
     _finish(_started(link), deadline)
@@ -169,8 +167,7 @@ def _finish(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
-        process.kill()
-        process.communicate()
+        _end(process)
         raise NativeBuildError(f"building took more than {BUILD_LIMIT_S:.0f} s") from error
     if process.returncode != 0:
         lines = output.decode(errors="replace").splitlines()
@@ -178,6 +175,15 @@ def _finish(process: subprocess.Popen[bytes], deadline: float) -> bytes:
         what = shown or f"it ended with {process.returncode}"
         raise NativeBuildError(f"the C++ compiler failed: {what}")
     return output
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of it is left: neither the process nor the pipe to it."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _run(command: Sequence[str], limit_s: float) -> bytes:

@@ -1,0 +1,53 @@
+#include "linear_parts.h"
+
+#include <vector>
+
+#include "quantize.h"
+
+namespace swarm {
+
+Quantized quantize(const Rows& rows, int64_t padded) {
+  static thread_local std::vector<int16_t> values;
+  static thread_local std::vector<float> scales;
+  static thread_local std::vector<int32_t> totals;
+  const int64_t groups = padded / kGroup;
+  if (int64_t(values.size()) < rows.rows * padded) values.resize(size_t(rows.rows * padded));
+  if (int64_t(scales.size()) < rows.rows) scales.resize(size_t(rows.rows));
+  if (int64_t(totals.size()) < rows.rows * groups) totals.resize(size_t(rows.rows * groups));
+  // Plain pointers: inside the loop the names would mean the other threads' own vectors.
+  int16_t* const q = values.data();
+  float* const scale = scales.data();
+  int32_t* const total = totals.data();
+  const int64_t bytes = rows.depth * (rows.element == Element::kFloat32 ? 4 : 2);
+  const int64_t grain = std::max<int64_t>(1, kGrainProducts / 4 / padded);
+  parallel(rows.rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      scale[r] = quantize_row(static_cast<const char*>(rows.x) + r * bytes, rows.element,
+                              rows.depth, padded, q + r * padded);
+      for (int64_t g = r * groups; g < (r + 1) * groups; ++g) {
+        int32_t sum = 0;
+        for (int k = 0; k < kGroup; ++k) sum += q[g * kGroup + k];
+        total[g] = sum;
+      }
+    }
+  });
+  return {q, scale, total};
+}
+
+void store(const float* values, const Slices& slices, Element element, int64_t row, int64_t tile) {
+  int64_t i = 0;
+  while (i + 1 < slices.count && slices.slices[i + 1].tile <= tile) ++i;
+  const Slice& slice = slices.slices[i];
+  const int64_t column = (tile - slice.tile) * kTileColumns;
+  const int64_t count = std::min<int64_t>(kTileColumns, slice.columns - column);
+  const int64_t at = row * slice.columns + column;
+  if (element == Element::kFloat32) {
+    std::memcpy(static_cast<float*>(slice.out) + at, values, size_t(count) * 4);
+    return;
+  }
+  uint16_t bits[kTileColumns];
+  for (int c = 0; c < kTileColumns; ++c) bits[c] = to_bfloat16(values[c]);
+  std::memcpy(static_cast<uint16_t*>(slice.out) + at, bits, size_t(count) * 2);
+}
+
+}  // namespace swarm
