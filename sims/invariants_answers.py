@@ -241,7 +241,9 @@ class BoundedStall(Invariant):
         """Faults shortly before count: what they set off may still be going on."""
         if self.world.is_tight:
             return  # it may wait for others to end; that is bounded by `EveryAnswer`
-        faults = self.world.truth.faults_between(start_s - STUCK_S, stop_s)
+        truth = self.world.truth
+        faults = truth.faults_between(start_s - STUCK_S, stop_s)
+        faults += truth.wedges_at(start_s - STUCK_S, self.world.now_s)
         lost_s = self.world.cover.lost_s(request.origin, start_s, stop_s)
         allowed_s = self._step_s(request) + faults * (STUCK_S + self._rebuild_s(request)) + lost_s
         if stop_s - start_s > allowed_s:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 NEVER = float("-inf")
+WEDGED = "wedged"
+"""The one trouble that may go unnoticed for as long as nobody asks for anything."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Truth:
         self._pairs: dict[tuple[int, int], _Trouble] = {}
         self.fault_times: list[float] = []
         """When each fault began, in order."""
+        self._wedges: list[tuple[int, float, float]] = []
+        """Node, begin and end of each wedge of a worker that is over."""
 
     # ------------------------------------------------------------ entering
 
@@ -42,6 +46,8 @@ class Truth:
     def end(self, kind: str, now_s: float, *nodes: int) -> None:
         trouble = self._of(nodes)
         if trouble.now[kind]:
+            if kind == WEDGED:
+                self._wedges.append((nodes[0], trouble.last_s, now_s))
             trouble.now[kind] -= 1
             trouble.last_s = now_s
 
@@ -76,6 +82,12 @@ class Truth:
     def faults_between(self, start_s: float, stop_s: float) -> int:
         """Faults that began in this time."""
         return sum(start_s <= at <= stop_s for at in reversed(self.fault_times))
+
+    def wedges_at(self, at_s: float, now_s: float) -> int:
+        """Workers that had been wedged for a while then. Who has no work does not notice."""
+        over = sum(begin < at_s <= end for _, begin, end in self._wedges)
+        since = [t.last_s for t in self._nodes.values() if t.now[WEDGED]]
+        return over + sum(begin < at_s <= now_s for begin in since)
 
     def is_calm(self) -> bool:
         """Whether nothing at all is the matter now."""
