@@ -15,8 +15,10 @@
 #include "lanes.h"
 #include "parallel.h"
 
-namespace swarm {
+namespace swarm::paged {
 namespace {
+
+using namespace wide;
 
 constexpr int kTile = 64;
 constexpr int kGroups = kTile / kLanes;
@@ -399,4 +401,4 @@ void attention(const Rows& q, const Pool& pool, const Places& places, const Rule
   });
 }
 
-}  // namespace swarm
+}  // namespace swarm::paged

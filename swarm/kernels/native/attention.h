@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace swarm {
+namespace swarm::paged {
 
 enum class Element { kFloat32, kBFloat16, kFloat16, kInt8 };
 
@@ -44,4 +44,4 @@ void write_rows(const Rows& key, const Rows& value, const int64_t* slots, const 
 void attention(const Rows& q, const Pool& pool, const Places& places, const Rule& rule,
                void* output);
 
-}  // namespace swarm
+}  // namespace swarm::paged

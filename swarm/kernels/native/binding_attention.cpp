@@ -4,7 +4,7 @@
 
 #include "attention.h"
 
-namespace swarm {
+namespace swarm::paged {
 namespace {
 
 Element element_of(const at::Tensor& tensor) {
@@ -122,7 +122,7 @@ at::Tensor attend_op(const at::Tensor& q, const at::Tensor& key, const at::Tenso
 }
 
 }  // namespace
-}  // namespace swarm
+}  // namespace swarm::paged
 
 TORCH_LIBRARY_FRAGMENT(swarm, library) {
   library.def(
@@ -139,7 +139,7 @@ TORCH_LIBRARY_FRAGMENT(swarm, library) {
 }
 
 TORCH_LIBRARY_IMPL(swarm, CPU, library) {
-  library.impl("write_rows", &swarm::write_rows_op);
-  library.impl("paged_attention", &swarm::attention_op);
-  library.impl("attend", &swarm::attend_op);
+  library.impl("write_rows", &swarm::paged::write_rows_op);
+  library.impl("paged_attention", &swarm::paged::attention_op);
+  library.impl("attend", &swarm::paged::attend_op);
 }

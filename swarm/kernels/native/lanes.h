@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace swarm {
+namespace swarm::wide {
 
 constexpr int kLanes = 16;
 
@@ -147,6 +147,23 @@ inline void store_one(Float16* to, float value) {
 #endif
 }
 
+inline void store(BFloat16* to, Lanes lanes) {
+  const BitLanes bits = (BitLanes)lanes;
+  const BitLanes rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+  const BitLanes is_nan = (BitLanes)(lanes != lanes);
+  typedef uint16_t Half __attribute__((vector_size(32)));
+  const Half half = __builtin_convertvector((rounded & ~is_nan) | (quiet & is_nan), Half);
+  std::memcpy(to, &half, sizeof half);
+}
+inline void store(Float16* to, Lanes lanes) {
+#if defined(__AVX512F__)
+  const __m256i half = _mm512_cvtps_ph((__m512)lanes, _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(to, &half, sizeof half);
+#else
+  for (int i = 0; i < kLanes; ++i) store_one(to + i, lanes[i]);
+#endif
+}
+
 // e^x to about one unit in the last place, for x up to 88; 0 below the smallest normal number.
 inline Lanes exponential(Lanes x) {
   const Lanes low = splat(-87.336544f), high = splat(88.0f);
@@ -169,4 +186,4 @@ inline Lanes exponential(Lanes x) {
 
 inline float exponential(float x) { return exponential(splat(x))[0]; }
 
-}  // namespace swarm
+}  // namespace swarm::wide

@@ -6,8 +6,10 @@
 #include "lanes.h"
 #include "parallel.h"
 
-namespace swarm {
+namespace swarm::paged {
 namespace {
+
+using namespace wide;
 
 constexpr int64_t kRowsPerSlice = 64;
 
@@ -85,4 +87,4 @@ void write_rows(const Rows& key, const Rows& value, const int64_t* slots, const 
   });
 }
 
-}  // namespace swarm
+}  // namespace swarm::paged
