@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
 from swarm.shard.cut import Part, cut_class
+from swarm.shard.quantized import quantize_model
 from swarm.shard.stage import ROW_TYPES, Stage
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,8 +47,17 @@ def read_config(path: Path) -> Any:
     return config
 
 
-def load_stage(path: Path, part: Part, dtype: torch.dtype, device: torch.device) -> Stage:
-    """Raises ShardError when the checkpoint cannot be cut so, or lacks tensors."""
+def load_stage(
+    path: Path,
+    part: Part,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str = "none",
+) -> Stage:
+    """Raises ShardError when the checkpoint cannot be cut so, or lacks tensors.
+
+    quantization  of the weights: `none`, or one of `quantized.QUANTIZATIONS`
+    """
     config = read_config(path)
     base = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     base = base[0] if isinstance(base, tuple) else base
@@ -69,7 +79,10 @@ def load_stage(path: Path, part: Part, dtype: torch.dtype, device: torch.device)
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise ShardError(f"{path} lacks {len(lacking)} tensors, first {lacking[0]}")
-    return Stage(model.eval(), part, device)
+    quantize_model(model, quantization)
+    stage = Stage(model.eval(), part, device)
+    stage.quantization = quantization
+    return stage
 
 
 def _location(path: Path) -> tuple[tuple[Path], dict[str, Any]]:
