@@ -26,6 +26,7 @@ from swarm.hosted import Budget as Budget
 from swarm.hosted import Rival as Rival
 from swarm.hosted import Wish as Wish
 from swarm.messages import (
+    KV_BLOCK_TOKENS,
     Begin,
     Inspect,
     Inspected,
@@ -173,7 +174,8 @@ class Hosting:
         """Where the worker made no pool, sessions share what memory there is by the same rules."""
         size = block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
         share = self.kv_capacity_bytes // model_count // size
-        unit = loaded.prefix_unit if self._config.enable_prefix_caching else 0
+        is_whole = loaded.prefix_unit % KV_BLOCK_TOKENS == 0
+        unit = loaded.prefix_unit if is_whole and self._config.enable_prefix_caching else 0
         return PoolShape(
             model_id=inspected.spec.model_id,
             load=h.loads,

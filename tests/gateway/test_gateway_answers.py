@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,13 @@ def test_usage_counts_the_tokens_that_the_client_got() -> None:
         "completion_tokens": len(words),
         "total_tokens": len(PROMPT) + len(words),
     }
+
+
+def test_tokens_of_the_prompt_that_were_not_run_are_told() -> None:
+    got = answer()
+    read(got, started("a"), *spoken(" dog"))
+    read(got, Finished("length", replace(stats("a"), cached_tokens=64)))
+    assert got.usage()["prompt_tokens_details"] == {"cached_tokens": 64}
 
 
 def test_the_way_is_told_from_the_nodes_own_figures() -> None:

@@ -60,6 +60,11 @@ def test_prefixes_are_kept_only_where_the_owner_wants_it() -> None:
     assert made.pools()[0].kind.prefix_unit == 0
 
 
+def test_a_unit_that_ends_within_a_block_is_of_no_use() -> None:
+    odd = replace(paged(), prefix_unit=KV_BLOCK_TOKENS + 1)
+    assert served(odd).pools()[0].kind.prefix_unit == 0
+
+
 def test_the_pool_of_a_new_worker_is_another_one() -> None:
     made = served(paged())
     made.worker_lost("crash", 2.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_session import CONFIG, MODEL, SESSION, A, B, Bench, C, D, Plans, kinds, route
 
@@ -9,6 +11,7 @@ from swarm.effects import Failed, Finished, Stalled
 from swarm.errors import KvExhausted, NoRoute
 from swarm.messages import (
     KV_BLOCK_TOKENS,
+    PEER_MESSAGES,
     PREFIX_HASH_BYTES,
     FailureCode,
     HopFailed,
@@ -19,10 +22,12 @@ from swarm.messages import (
     Release,
     Resume,
     Step,
+    decode,
+    encode,
 )
 from swarm.routing.cost import PlanRequest
 from swarm.routing.phases import Phase
-from swarm.routing.prefix import PrefixChain, PrefixMemory, salted, salts_of
+from swarm.routing.prefix import CHAIN_BLOCKS_MAX, PrefixChain, PrefixMemory, salted, salts_of
 from swarm.terms import NodeId
 
 T = KV_BLOCK_TOKENS
@@ -287,6 +292,17 @@ def test_a_prompt_of_whole_blocks_keeps_its_last_row_to_run() -> None:
     assert len(PrefixChain([1] * (2 * T + 1)).whole()) == 2 * PREFIX_HASH_BYTES
     assert PrefixChain([1]).whole() == b""
     assert salted(b"", b"x" * PREFIX_HASH_BYTES) == b""
+
+
+def test_the_longest_chain_fits_a_message() -> None:
+    count = (CHAIN_BLOCKS_MAX + 5) * T
+    chain = PrefixChain([1] * count).whole()
+    assert len(chain) == CHAIN_BLOCKS_MAX * PREFIX_HASH_BYTES
+    bench = Bench()
+    bench.session.start(bench.now)
+    (order, _) = (m for _, m in bench.sent() if isinstance(m, Open))
+    order = replace(order, prompt_count=count, position_limit=count, prefix=chain)
+    assert decode(b"".join(encode(order)), PEER_MESSAGES, None) == order
 
 
 def test_salts_tell_classes_apart_and_not_cuts() -> None:
