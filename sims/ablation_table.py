@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sims import catalogue
-from sims.ablations import ABLATIONS, Ablation
-from sims.modes import FAILED, OK, progress_bar
+from sims.ablations import Ablation
+from sims.modes import FAILED, OK
+from sims.mutants import MUTANTS
 from sims.pool import Job, play, spread
+from sims.progress import progress_bar, say
 from sims.runner import Options, Result
 from sims.wishes import Wishes
 from swarm.errors import ConfigError
@@ -31,11 +33,9 @@ class Catch:
 def find(name: str) -> Ablation:
     """Raises ConfigError with the nearest names."""
     plain = catalogue.spoken(name)
-    found = next(
-        (ABLATIONS[known] for known in ABLATIONS if catalogue.spoken(known) == plain), None
-    )
+    found = next((MUTANTS[known] for known in MUTANTS if catalogue.spoken(known) == plain), None)
     if found is None:
-        near = catalogue.nearest(plain, ABLATIONS)
+        near = catalogue.nearest(plain, MUTANTS)
         raise ConfigError(f"there is no safeguard {name!r} to switch off; {near}")
     return found
 
@@ -57,13 +57,15 @@ def hunt(ablation: Ablation, wishes: Wishes, seeds_max: int = SEEDS_MAX) -> Catc
 def ablation_table(wishes: Wishes) -> int:
     """Every safeguard in turn; status 1 when one was not missed."""
     seeds_max = wishes.seeds or SEEDS_MAX
-    chosen = [find(wishes.without)] if wishes.without else list(ABLATIONS.values())
+    chosen = [find(wishes.without)] if wishes.without else list(MUTANTS.values())
     catches: list[Catch] = []
     with progress_bar() as bar:
         task = bar.add_task("safeguards", total=len(chosen), failed=0)
         for ablation in chosen:
             bar.update(task, description=f"without {ablation.name}")
             catches.append(hunt(ablation, replace(wishes, without=""), seeds_max))
+            if bar.disable:
+                say(_line(catches[-1]))
             missed = sum(catch.result is None for catch in catches)
             bar.update(task, advance=1, failed=missed)
     wishes.console.print(_table(catches))
@@ -72,13 +74,24 @@ def ablation_table(wishes: Wishes) -> int:
     return OK if caught == len(catches) else FAILED
 
 
+def _line(catch: Catch) -> str:
+    how = f"caught by {_caught_by(catch)}" if catch.result else "NOT CAUGHT"
+    return f"without {catch.ablation.name}: {how}, {catch.tried} runs"
+
+
+def _caught_by(catch: Catch) -> str:
+    """The invariant that was expected to see it, where it did."""
+    seen = [v.invariant for v in catch.result.violations] if catch.result else []
+    return catch.ablation.catcher if catch.ablation.catcher in seen else "".join(seen[:1])
+
+
 def _table(catches: Sequence[Catch]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("switched off", "scenario", "seed", "runs", "caught by"):
         table.add_column(name, justify="right" if name in ("seed", "runs") else "left")
     for catch in catches:
         result = catch.result
-        caught = result.violations[0].invariant if result else ""
+        caught = _caught_by(catch)
         table.add_row(
             catch.ablation.name,
             catch.ablation.scenario,

@@ -37,13 +37,15 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """`seed` of `scenario` is known to catch it."""
+    """`seed` of `scenario` is known to catch it, and `catcher` is the invariant that then breaks;
+    some show in the story itself, which finds the world other than it must be."""
 
     name: str
     says: str
     scenario: str
     seed: int
     patches: Callable[[], tuple[Patch, ...]]
+    catcher: str
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -235,37 +237,33 @@ def _shared_blocks() -> tuple[Patch, ...]:
     return ((KvBlocks, "_drop", free),)
 
 
+def _entry(
+    name: str, scenario: str, seed: int, catcher: str, patches: Callable[[], tuple[Patch, ...]]
+) -> Ablation:
+    return Ablation(name, patches.__doc__ or "", scenario, seed, patches, catcher)
+
+
+STORY = "assertionerror"
 _ALL = (
-    Ablation("epoch check", _epoch_check.__doc__ or "", "moved boundary", 31, _epoch_check),
-    Ablation("position trim", _position_trim.__doc__ or "", "peer death", 1, _position_trim),
-    Ablation("gap refusal", _gap_refusal.__doc__ or "", "lost step", 1, _gap_refusal),
-    Ablation(
-        "incarnation persistence", _incarnation_persistence.__doc__ or "",
-        "rolling restart", 1, _incarnation_persistence,
-    ),
-    Ablation(
-        "confirmation rule", _confirmation_rule.__doc__ or "",
-        "half-deaf accuser", 1, _confirmation_rule,
-    ),
-    Ablation(
-        "loop-lag correction", _loop_lag_correction.__doc__ or "",
-        "stalled loops", 16, _loop_lag_correction,
-    ),
-    Ablation("outbox budget", _outbox_budget.__doc__ or "", "small outboxes", 1, _outbox_budget),
-    Ablation("replay window", _replay_window.__doc__ or "", "replayed hello", 1, _replay_window),
-    Ablation(
-        "abandoned-session refusal", _abandoned_session_refusal.__doc__ or "",
-        "lost release", 1, _abandoned_session_refusal,
-    ),
-    Ablation("credits", _credits.__doc__ or "", "small outboxes", 1, _credits),
-    Ablation("tombstones", _tombstones.__doc__ or "", "mixed", 1, _tombstones),
-    Ablation("refutation", _refutation.__doc__ or "", "mixed", 1, _refutation),
-    Ablation(
-        "intention before load", _intention_before_load.__doc__ or "",
-        "just enough memory", 1, _intention_before_load,
-    ),
-    Ablation("prefix salt", _prefix_salt.__doc__ or "", "chat", 2, _prefix_salt),
-    Ablation("shared blocks", _shared_blocks.__doc__ or "", "full house", 1, _shared_blocks),
+    _entry("epoch check", "moved boundary", 12, "ids equal the oracle", _epoch_check),
+    _entry("position trim", "peer death", 1, "reroutes have causes", _position_trim),
+    _entry("gap refusal", "lost step", 1, "reroutes have causes", _gap_refusal),
+    _entry("incarnation persistence", "rolling restart", 1, "lives are told apart",
+           _incarnation_persistence),
+    _entry("confirmation rule", "half-deaf accuser", 1, "no living node is buried",
+           _confirmation_rule),
+    _entry("loop-lag correction", "stalled loops", 16, "nobody is punished without evidence",
+           _loop_lag_correction),
+    _entry("outbox budget", "small outboxes", 1, "outboxes within budget", _outbox_budget),
+    _entry("replay window", "replayed hello", 1, STORY, _replay_window),
+    _entry("abandoned-session refusal", "lost release", 1, "nothing is left",
+           _abandoned_session_refusal),
+    _entry("credits", "small outboxes", 1, "credits are kept", _credits),
+    _entry("tombstones", "mixed", 1, "the dead stay dead", _tombstones),
+    _entry("refutation", "mixed", 1, "views converge", _refutation),
+    _entry("intention before load", "just enough memory", 1, STORY, _intention_before_load),
+    _entry("prefix salt", "chat", 2, "ids equal the oracle", _prefix_salt),
+    _entry("shared blocks", "full house", 1, "nobody is punished without evidence", _shared_blocks),
 )  # fmt: skip
 
 ABLATIONS: dict[str, Ablation] = {ablation.name: ablation for ablation in _ALL}

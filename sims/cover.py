@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from sims.inside import served_layers
+from sims.inside import has_link, is_penalised, knows_layers, served_layers
 
 if TYPE_CHECKING:
     from sims.node import SimNode
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 SAMPLE_S = 0.25
 RECONNECT_S = 5.0
-"""What was in trouble within this time need not be linked again, or loaded, or trusted."""
+"""What was in trouble within this time need not be linked again, or trusted; where it is all the
+same, it counts at once."""
 
 
 class CoverLog:
@@ -58,7 +59,7 @@ class CoverLog:
             and node.is_well
             and not self._world.truth.has("leaving", node.number)
             for layers in served_layers(node)
-            if self._is_linked(origin, node)
+            if self._is_usable(origin, node)
         ]
         spans.sort(key=lambda span: (span[0], span[1], span[2].number))
         ways = [span for span in spans if span[0] == 0]
@@ -72,6 +73,17 @@ class CoverLog:
             ]
         return False
 
-    def _is_linked(self, a: SimNode, b: SimNode) -> bool:
+    def _is_usable(self, origin: SimNode, node: SimNode) -> bool:
+        if origin is node:
+            return True
+        is_trusted = not is_penalised(origin, node) and knows_layers(origin, node)
+        return self._is_linked(origin, node, is_trusted=is_trusted)
+
+    def _is_linked(self, a: SimNode, b: SimNode, *, is_trusted: bool = True) -> bool:
+        if a is b:
+            return True
         truth, now_s = self._world.truth, self._world.now_s
-        return a is b or truth.direct_quiet_s(now_s, a.number, b.number) >= RECONNECT_S
+        quiet_s = truth.direct_quiet_s(now_s, a.number, b.number)
+        if quiet_s >= RECONNECT_S:
+            return True
+        return quiet_s > 0.0 and is_trusted and has_link(a, b) and has_link(b, a)

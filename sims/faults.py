@@ -28,7 +28,8 @@ class Faults(ABC):
     net: SimNet
     truth: Truth
     nodes: list[SimNode]
-    is_unsteady: bool
+    unsteady: set[int]
+    is_lossy: bool
     woke_s: dict[int, float]
 
     @property
@@ -71,7 +72,7 @@ class Faults(ABC):
     # ------------------------------------------------------------ workers
 
     def crash_worker(self, node: SimNode) -> None:
-        self.truth.touch(self.now_s, node.number)
+        self.truth.touch("crash", self.now_s, node.number)
         self.tell("worker.crash", node)
         node.worker.crash()
 
@@ -120,7 +121,8 @@ class Faults(ABC):
             self.truth.begin("cut", self.now_s, a.number, b.number, is_part=index > 0)
 
     def heal_all(self) -> None:
-        self._tell_world("net.heal_all")
+        if self.truth.has_any("cut"):
+            self._tell_world("net.heal_all")
         self.net.heal_all()
         for a in self.nodes:
             for b in self.nodes[: a.number - 1]:
@@ -139,24 +141,25 @@ class Faults(ABC):
 
     def reset(self, a: SimNode, b: SimNode) -> None:
         """Every connection between the two is reset."""
-        self.truth.touch(self.now_s, a.number, b.number)
+        self.truth.touch("reset", self.now_s, a.number, b.number)
         self.tell("net.reset", a, other=b.machine.name)
         self.net.reset(a.machine, b.machine)
 
     def access(self, node: SimNode, profile: Profile) -> None:
         """How this machine is attached: by cable, by Wi-Fi."""
-        self.is_unsteady = self.is_unsteady or profile is wire.WIFI
+        if profile is wire.WIFI:
+            self.unsteady.add(node.number)
         self.net.set_access(node.machine, profile)
 
     def lossy(self, share: float) -> None:
         """Every path loses this share of its segments."""
-        self.is_unsteady = True
+        self.is_lossy = True
         self.net.loss = share
 
     def lose(self, node: SimNode, what: type[Message], number: int = 1) -> None:
         """The n-th message of this kind that the node sends from now on is lost on its way out,
         and the link stays: what a bug, a full buffer or a replaced link may do."""
-        self.truth.touch(self.now_s, node.number)
+        self.truth.touch("lost", self.now_s, node.number)
         self.tell("link.loses", node, message=what.__name__, number=number)
         links, send, left = node.links, node.links.send, number
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sims.figure import Cell, Figure, Kind, command, quantile
 from sims.measures import GossipJob, GossipMeasure, gossip_measure
-from sims.modes import progress_bar
-from sims.pool import spread
+from sims.progress import measured
 from sims.wishes import Wishes
 
 COUNTS = (10, 32, 100)
@@ -27,20 +26,13 @@ def gossip(wishes: Wishes) -> Figure:
         for count in reversed(counts)
         for seed in range(wishes.first_seed, wishes.first_seed + _seeds(wishes, count))
     ]
-    measured: list[GossipMeasure] = []
-    with progress_bar() as bar:
-        task = bar.add_task("swarms", total=len(jobs), failed=0)
-        for measure in spread(gossip_measure, jobs, min(wishes.processes, len(jobs))):
-            measured.append(measure)
-            bar.update(task, advance=1)
-    rows = [_row(count, [m for m in measured if m.job.count == count]) for count in counts]
+    taken = list(measured(wishes, "swarms", gossip_measure, jobs))
+    rows = [_row(count, [m for m in taken if m.job.count == count]) for count in counts]
     samples: dict[str, list[float]] = {"nodes": [float(count) for count in counts]}
     for column, name in ((1, "idle bytes per s"), (2, "busy bytes per s")):
         samples[name] = [float(str(row[column])) for row in rows]
     for count in counts:
-        samples[f"change {count}"] = [
-            s for m in measured if m.job.count == count for s in m.changes_s
-        ]
+        samples[f"change {count}"] = [s for m in taken if m.job.count == count for s in m.changes_s]
     return Figure(
         "gossip",
         "Gossip by the size of the swarm",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
-
 from sims import catalogue
 from sims.figure import Cell, Figure, Kind, command, quantile, spread_of
 from sims.measures import (
@@ -18,13 +15,10 @@ from sims.measures import (
     heal_seconds,
     loss_of,
 )
-from sims.modes import progress_bar
-from sims.pool import Job, play, spread
+from sims.pool import Job, play
+from sims.progress import Milestones, measured
 from sims.runner import Options, Result
 from sims.wishes import Wishes
-
-J = TypeVar("J")
-R = TypeVar("R")
 
 FAILOVERS = ("peer death", "worker crash", "silent death", "wedged node", "double death")
 FAILOVER_SEEDS = 40
@@ -44,17 +38,6 @@ STORM_NODES = 20
 STORM_MINUTES = 60.0
 
 
-def _all(wishes: Wishes, what: str, measure: Callable[[J], R], jobs: Iterable[J]) -> list[R]:
-    """Measured under a progress bar, in no certain order."""
-    listed, results = list(jobs), list[R]()
-    with progress_bar() as bar:
-        task = bar.add_task(what, total=len(listed), failed=0)
-        for result in spread(measure, listed, min(wishes.processes, len(listed))):
-            results.append(result)
-            bar.update(task, advance=1)
-    return results
-
-
 def _seeds(wishes: Wishes, usual: int) -> range:
     return range(wishes.first_seed, wishes.first_seed + (wishes.seeds or usual))
 
@@ -62,11 +45,11 @@ def _seeds(wishes: Wishes, usual: int) -> range:
 def failover(wishes: Wishes) -> Figure:
     seeds = _seeds(wishes, FAILOVER_SEEDS)
     jobs = [Job(catalogue.find(name).name, seed) for name in FAILOVERS for seed in seeds]
-    measured = _all(wishes, "losses", loss_of, jobs)
+    taken = list(measured(wishes, "losses", loss_of, jobs))
     rows: list[tuple[Cell, ...]] = []
     samples: dict[str, list[float]] = {}
     for name in FAILOVERS:
-        losses = [loss for job, loss in measured if job.scenario == name]
+        losses = [loss for job, loss in taken if job.scenario == name]
         stalls = [ms for loss in losses for ms in loss.stalls_ms]
         detections = [ms for loss in losses for ms in loss.detections_ms]
         samples[f"stall {name}"], samples[f"detection {name}"] = stalls, detections
@@ -104,11 +87,11 @@ def heal(wishes: Wishes) -> Figure:
     counts = HEAL_COUNTS if wished is None else (wished,)
     seeds = _seeds(wishes, HEAL_SEEDS)
     jobs = [Parting(seed, count) for count in reversed(counts) for seed in seeds]
-    measured = _all(wishes, "partitions", heal_seconds, jobs)
+    taken = list(measured(wishes, "partitions", heal_seconds, jobs))
     rows: list[tuple[Cell, ...]] = []
     samples: dict[str, list[float]] = {}
     for count in counts:
-        seconds = [s for parting, s in measured if parting.count == count]
+        seconds = [s for parting, s in taken if parting.count == count]
         samples[f"heal {count}"] = seconds
         rows.append(
             (count, len(seconds), spread_of(seconds), HEAL_AIM_S, max(seconds) <= HEAL_AIM_S)
@@ -130,10 +113,10 @@ def deaths(wishes: Wishes) -> Figure:
     minutes = wishes.options.minutes or WEATHER_MINUTES
     seeds = _seeds(wishes, WEATHER_SEEDS)
     jobs = [Weather(seed, count, loss, minutes) for loss, _ in WEATHERS for seed in seeds]
-    measured = _all(wishes, "worlds", false_deaths, jobs)
+    taken = list(measured(wishes, "worlds", false_deaths, jobs))
     rows: list[tuple[Cell, ...]] = []
     for loss, allowed in WEATHERS:
-        results = [result for weather, result in measured if weather.loss == loss]
+        results = [result for weather, result in taken if weather.loss == loss]
         hours = count * minutes / 60.0 * len(results)
         events = events_of(results)
         found = events["member.dead"]
@@ -159,10 +142,10 @@ def cut_overs(wishes: Wishes) -> Figure:
     minutes = wishes.options.minutes or STEADY_MINUTES
     seeds = _seeds(wishes, STEADY_SEEDS)
     jobs = [Steady(seed, minutes, wifi) for wifi in (False, True) for seed in seeds]
-    measured = _all(wishes, "worlds", false_cut_overs, jobs)
+    taken = list(measured(wishes, "worlds", false_cut_overs, jobs))
     rows: list[tuple[Cell, ...]] = []
     for wifi, aim in ((False, WIRED_AIM), (True, WIFI_AIM)):
-        results = [result for steady, result in measured if steady.wifi is wifi]
+        results = [result for steady, result in taken if steady.wifi is wifi]
         hours = sum(result.virtual_s for result in results) / 3600.0
         events = events_of(results)
         rate = events["session.reroute"] / hours
@@ -187,17 +170,17 @@ def kill_storm(wishes: Wishes) -> Figure:
         wishes.options.node_count or STORM_NODES, wishes.options.minutes or STORM_MINUTES
     )
     jobs = [Job("kill storm", seed, options) for seed in _seeds(wishes, 1)]
-    measured = _all(wishes, "storms", storm_of, jobs)
+    taken = list(measured(wishes, "storms", storm_of, jobs))
     rows: list[tuple[Cell, ...]] = []
     samples: dict[str, list[float]] = {"stall": []}
-    for job, loss, result in sorted(measured, key=lambda entry: entry[0].seed):
+    for job, loss, result in sorted(taken, key=lambda entry: entry[0].seed):
         answers = result.outcomes.total()
         finished = result.outcomes["finished"]
         samples["stall"] += loss.stalls_ms
         rows.append((job.seed, result.virtual_s / 60.0, loss.fault_count, answers, finished,
                      answers - finished, loss.reroute_count, *_three(loss.stalls_ms),
                      result.passed))  # fmt: skip
-    broken = [str(r.violations[0]) for _, _, r in measured if r.violations]
+    broken = [str(r.violations[0]) for _, _, r in taken if r.violations]
     return Figure(
         "kill-storm",
         f"One machine in ten killed every ten seconds, {options.node_count} nodes",
@@ -213,7 +196,7 @@ def kill_storm(wishes: Wishes) -> Figure:
 
 def storm_of(job: Job) -> tuple[Job, Loss, Result]:
     loss = Loss()
-    result = play(job, loss)
+    result = play(job, Milestones(f"kill storm, seed {job.seed}", loss))
     return job, loss, result
 
 

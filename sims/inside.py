@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swarm.routing.hop_session import HopPhase
 from swarm.terms import LayerRange, MemberState, NodeId, SessionId, ShardState
@@ -30,6 +31,31 @@ def hop_states(node: SimNode) -> list[HopState]:
 def served_layers(node: SimNode) -> list[LayerRange]:
     shards = node.core._hosting.shards()
     return [shard.layers for shard in shards if shard.state is ShardState.SERVING]
+
+
+def has_link(node: SimNode, other: SimNode) -> bool:
+    """Whether it believes that it has one."""
+    return node.is_up and other.id in node.core._picture.links
+
+
+def is_penalised(node: SimNode, other: SimNode) -> bool:
+    """Whether it will not use the other for now."""
+    core = node.core
+    incarnation = core._picture.incarnation_of(other.id)
+    if incarnation is None:
+        return True
+    return core._sentinel.penalties.remaining_s(other.id, incarnation, node.clock_s) > 0.0
+
+
+def knows_layers(node: SimNode, other: SimNode) -> bool:
+    """Whether what it has been told of the other's shards, and of their speed, is so now."""
+    member = node.core._gossip.member(other.id)
+    if member is None or member.state is not MemberState.ALIVE or member.static is None:
+        return False
+    told = [s.layers for s in member.static.shards if s.state is ShardState.SERVING]
+    return (
+        told == served_layers(other) and member.dynamic is not None and bool(member.dynamic.speeds)
+    )
 
 
 def alive_members(node: SimNode) -> set[NodeId]:
@@ -65,3 +91,26 @@ def steps_on_credit(node: SimNode) -> int:
     """The most steps on credit that one session's feeder has sent and that are not done."""
     sessions = node.core._relay._sessions.values()
     return max((sum(step.needs_credit for step in s.unanswered) for s in sessions), default=0)
+
+
+def task_names(node: SimNode) -> Counter[str]:
+    """Tasks of its process that are not done, by the coroutine that they run."""
+    assert node.process is not None
+    coroutines: list[Any] = [t.get_coro() for t in node.process.tasks.values() if not t.done()]
+    return Counter(coroutine.__qualname__ for coroutine in coroutines)
+
+
+def queue_sizes(node: SimNode) -> dict[str, int]:
+    """How much waits in it now, by what it waits for."""
+    reach, links = node.core._reach, node.links._links.values()
+    sessions = node.core._relay._sessions.values()
+    unsent = [c.unsent_bytes for link in links for c in (link.control, link.data)]
+    events = [generation._events.qsize() for generation in node.io._generations.values()]
+    return {
+        "bytes unsent on one connection": max(unsent, default=0),
+        "peers remembered as out of reach": len(reach._misses),
+        "peers waited for": len(reach._wants),
+        "messages held for a link": sum(len(want.held) for want in reach._wants.values()),
+        "events unread by one client": max(events, default=0),
+        "steps under way of one session": max((s.under_way for s in sessions), default=0),
+    }

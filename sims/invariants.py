@@ -1,7 +1,7 @@
 """What must hold in every simulated run, whatever befalls the swarm.
 
 Each invariant watches a world and reports a violation the moment it sees one. `ALL` is what every
-run is checked by; two files hold those about answers and those about members.
+run is checked by; other files hold those about answers, their pace, members, and limits.
 """
 
 from __future__ import annotations
@@ -51,22 +51,3 @@ class NoFaults(Invariant):
         for (number, event), count in self.world.note_counts.items():
             if event in ("link.fault", "gossip.unfit_own"):
                 self.violated(f"{count} x {event} on n{number}")
-
-
-class BoundedTalk(Invariant):
-    """Notes a node may write: a few a second at the worst, over the whole run."""
-
-    name = "bounded"
-    says = "what nodes write to their logs stays within a stated rate"
-    LINES_PER_S = 40.0
-    LINES_FREE = 400
-
-    def on_end(self) -> None:
-        lived_s = self.world.now_s - self.world.began_s
-        lines: dict[int, int] = {}
-        for (number, _), count in self.world.note_counts.items():
-            lines[number] = lines.get(number, 0) + count
-        for number, count in lines.items():
-            if count > self.LINES_FREE + self.LINES_PER_S * lived_s:
-                common = self.world.note_counts.most_common(3)
-                self.violated(f"n{number} wrote {count} notes in {lived_s:.0f} s; most: {common}")

@@ -94,12 +94,12 @@ class NoUnfairPenalty(Invariant):
     def on_note(self, node: SimNode, entry: Note) -> None:
         """That the observer itself stood still is no evidence against anybody. After its machine
         slept, what was sent to it meanwhile comes late, and no clock of its own tells it why."""
-        if entry.event != "peer.penalty" or self.world.is_unsteady:
+        if entry.event != "peer.penalty":
             return
         if self.world.now_s - self.world.woke_s.get(node.number, NEVER) < WOKEN_S:
             return
         subject = self.world.node_called(str(entry.get("peer")))
-        if subject is None:
+        if subject is None or self.world.has_gaps(node.number, subject.number):
             return
         truth, now_s = self.world.truth, self.world.now_s
         own_s = truth.quiet_s(now_s, subject.number)
@@ -138,3 +138,20 @@ class NoFalseCopies(Invariant):
     def on_note(self, node: SimNode, entry: Note) -> None:
         if entry.event in self.SAID and not self.world.has_clones:
             self.violated(f"{node} says {entry.event}, and there are no copies")
+
+
+class CopiesAreTold(Invariant):
+    """Copies that cannot meet need not be known; at the end of a run all can."""
+
+    name = "copies are told"
+    says = "machines that run under one identity find out, say so, and end as two"
+
+    def on_end(self) -> None:
+        running = self.world.running()
+        for node in running:
+            twins = [other for other in running if other is not node and other.id == node.id]
+            if twins:
+                self.violated(f"{node} and {twins[0]} still share an identity")
+        told = sum(self.world.note_counts[n.number, "node.copied"] for n in self.world.nodes)
+        if self.world.copies_ran_together and not told:
+            self.violated("copies of one identity were at work together, and none said so")

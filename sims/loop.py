@@ -69,6 +69,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._count = 0
         self._process_count = 0
         self._graveyard: list[asyncio.Task[Any]] = []
+        self.is_collecting = False
         self._is_running = False
         self._is_closed = False
 
@@ -364,6 +365,29 @@ class SimLoop(_Base):  # type: ignore[misc]
             self._is_running = False
             if collects:
                 gc.enable()
+
+    def collect(self) -> None:
+        """Free what dead processes have left, between two callbacks: an hour leaves gigabytes.
+
+        Finalizers that run meanwhile are those of the dead: they are heard by nobody, so that a
+        run is the same with and without this.
+        """
+        for task in self._graveyard:
+            _drop(task)
+        self._graveyard.clear()
+        self.is_collecting = True
+        deaf = ("call_soon", "call_soon_threadsafe", "call_later", "call_at", "post", "mark")
+        for name in (*deaf, "call_exception_handler"):
+            setattr(self, name, self._unheard)
+        try:
+            gc.collect()
+        finally:
+            self.is_collecting = False
+            for name in (*deaf, "call_exception_handler"):
+                delattr(self, name)
+
+    def _unheard(self, *_: Any, **__: Any) -> SimHandle:
+        return SimHandle(print, (), self.world.context, self.world)
 
     # ------------------------------------------------------------ futures and tasks
 

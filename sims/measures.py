@@ -13,6 +13,7 @@ from sims.gossip_only import GossipNode, GossipWorld
 from sims.invariants import Invariant, NoFaults
 from sims.invariants_answers import EveryAnswer, HonestEnd, OnceInOrder, OracleIds
 from sims.pool import Job, play
+from sims.progress import Milestones
 from sims.runner import Options, Result, Spectator, run
 from sims.world import LogLine, World
 from swarm.gossip.records import StaticRecord
@@ -107,7 +108,8 @@ class Weather:
 
 def false_deaths(weather: Weather) -> tuple[Weather, Result]:
     story = endurance.rough_weather(weather.count, weather.loss, weather.minutes)
-    return weather, run("rough weather", story, weather.seed, Options(), (NoFaults,))
+    told = Milestones(f"{weather.loss:.0%} lost, seed {weather.seed}")
+    return weather, run("rough weather", story, weather.seed, Options(), (NoFaults,), told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Steady:
 
 def false_cut_overs(steady: Steady) -> tuple[Steady, Result]:
     story = endurance.steady_answers(steady.minutes, wifi=steady.wifi)
-    return steady, run("steady answers", story, steady.seed, Options(), RIGHT_ANSWERS)
+    told = Milestones(f"{'Wi-Fi' if steady.wifi else 'wired'}, seed {steady.seed}")
+    return steady, run("steady answers", story, steady.seed, Options(), RIGHT_ANSWERS, told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from sims import catalogue, verdicts
-from sims.pool import Job, play, spread
+from sims.pool import Job, ablations, play
+from sims.progress import measured
 from sims.runner import ALL, Result
 from sims.scenarios import REGISTRY, Scenario
 from sims.story import Story
@@ -30,6 +30,8 @@ def show_list(wishes: Wishes) -> int:
     console.print(_pairs((name, REGISTRY[name].says) for name in catalogue.names()))
     console.print("\nInvariants, always on:")
     console.print(_pairs((kind.name, kind.says) for kind in ALL))
+    console.print("\nSafeguards (--without NAME; --ablations switches off each in turn):")
+    console.print(_pairs((name, entry.says) for name, entry in ablations().items()))
     console.print("\nFigures (--figures NAME):")
     console.print(_pairs((kind.name, kind.says) for kind in figures.KINDS.values()))
     return OK
@@ -100,29 +102,13 @@ def many_seeds(wishes: Wishes) -> int:
 
 
 def watched(wishes: Wishes, jobs: Sequence[Job], unit: str) -> Iterator[tuple[Job, Result]]:
-    """All runs, as they are done, under a progress bar."""
-    with progress_bar() as bar:
-        task = bar.add_task(unit, total=len(jobs), failed=0)
-        for job, result in spread(_play_named, jobs, min(wishes.processes, len(jobs))):
-            bar.update(
-                task, advance=1, failed=bar.tasks[task].fields["failed"] + (not result.passed)
-            )
-            yield job, result
+    """All runs, as they are done; what fails is told at once."""
+    yield from measured(wishes, unit, _play_named, jobs, _failure)
 
 
-def progress_bar() -> Progress:
-    """On standard error, and only where somebody looks."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]} failed"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+def _failure(played: tuple[Job, Result]) -> str:
+    job, result = played
+    return "" if result.passed else f"{job.command}\n    {result.violations[0]}"
 
 
 def _play_named(job: Job) -> tuple[Job, Result]:

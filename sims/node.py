@@ -13,7 +13,7 @@ from random import Random
 from typing import cast
 
 from sims.loop import SimLoop
-from sims.machine import Machine, Process
+from sims.machine import SECOND_NS, Machine, Process
 from sims.mdns import Segment, SimMdns
 from sims.net import SimNet
 from sims.once import SharedDecoder, SharedReader
@@ -138,6 +138,11 @@ class SimNode:
     @property
     def number(self) -> int:
         return self.machine.number
+
+    @property
+    def clock_s(self) -> float:
+        """What its machine's clock shows."""
+        return self.machine.local_ns(self._loop.now_ns) / SECOND_NS
 
     @property
     def is_running(self) -> bool:

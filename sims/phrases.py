@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sims.trails import SHORT_ID
 from sims.world import LogLine, World
 from swarm.notes import FieldValue, Level, Note, as_text
-from swarm.terms import SHORT_ID_LENGTH, short
-
-SHORT_ID = re.compile(rf"(?<![\w.]){'[a-z2-7]' * SHORT_ID_LENGTH}(?![\w.])")
+from swarm.terms import short
 
 PHRASES: dict[str, str] = {
     "host.killed": "killed (kill -9)",
@@ -32,6 +30,7 @@ PHRASES: dict[str, str] = {
     "net.reset": "all connections with {other} reset",
     "world.calm": "from here on nothing is done to anybody",
     "client.asks": "asked for {tokens} tokens after a prompt of {prompt}",
+    "client.refused": "refuses a client: {detail}",
     "session.route": "{session} goes over {route}",
     "session.reroute": "{session} needs another route: {cause}",
     "session.recovered": "{session} goes on after {stall_ms} ms: detection {detection_ms},"

@@ -65,7 +65,7 @@ def switched_off(name: str) -> AbstractContextManager[object]:
 
 def ablations() -> dict[str, Any]:
     """Every safeguard that can be switched off, by name."""
-    known: dict[str, Any] = importlib.import_module("sims.ablations").ABLATIONS
+    known: dict[str, Any] = importlib.import_module("sims.mutants").MUTANTS
     return known
 
 

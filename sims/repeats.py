@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-from sims.modes import FAILED, OK, progress_bar
+from sims.modes import FAILED, OK
 from sims.pool import Job, play, spread
+from sims.progress import progress_bar
 from sims.wishes import Wishes
 
 HASH_SEEDS = ("0", "1", "424242")

@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sims.invariants import BoundedTalk, Invariant, NoFaults, Violation
+from sims.invariants import Invariant, NoFaults, Violation
 from sims.invariants_answers import (
-    BoundedStall,
-    CausedReroutes,
     Credits,
     EveryAnswer,
     HonestEnd,
@@ -23,7 +21,9 @@ from sims.invariants_answers import (
     OutboxBudget,
     leftovers,
 )
+from sims.invariants_limits import BoundedTalk, NoTaskLeft, PacedDials, ShortQueues
 from sims.invariants_members import (
+    CopiesAreTold,
     LivesApart,
     NoFalseCopies,
     NoLivingBuried,
@@ -31,6 +31,7 @@ from sims.invariants_members import (
     NoUnfairPenalty,
     ViewsConverge,
 )
+from sims.invariants_pace import BoundedStall, CausedReroutes
 from sims.loop import Deadlock, Livelock
 from sims.request import Outcome
 from sims.world import LogLine, World
@@ -39,13 +40,15 @@ ALL: tuple[type[Invariant], ...] = (
     OracleIds, OnceInOrder, HonestEnd, EveryAnswer, KvAgrees, NothingLeft,
     OutboxBudget, Credits, BoundedStall, CausedReroutes,
     NoLivingBuried, NoResurrection, LivesApart, ViewsConverge, NoUnfairPenalty, NoFalseCopies,
-    BoundedTalk, NoFaults,
+    CopiesAreTold, NoTaskLeft, ShortQueues, PacedDials, BoundedTalk, NoFaults,
 )  # fmt: skip
 
 ANSWER_LIMIT_S = 60.0
 """After the last fault every request ends within this time (the liveness bound)."""
 CALM_LIMIT_S = 40.0
 """After that everything is freed and all views agree within this time."""
+COLLECT_S = 120.0
+"""Virtual seconds between two collections of garbage: most runs are shorter, and have none."""
 STORY_LIMIT_S = 3 * 3600.0
 
 Story = Callable[[World], Awaitable[None]]
@@ -172,7 +175,13 @@ def _play(
 
     look = spectator.at_rest if spectator is not None and spectator.looks_at_rest else None
 
+    collect_s = world.now_s + COLLECT_S
+
     def is_over() -> bool:
+        nonlocal collect_s
+        if world.loop.now_s >= collect_s:
+            collect_s += COLLECT_S
+            loop.collect()
         if look is not None:
             look()
         return whole.done() or bool(violations)

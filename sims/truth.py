@@ -1,17 +1,30 @@
 """What is really the case in a simulated world: who is in trouble, with whom, and since when.
 
 Faults are entered here as they are done to the world; invariants ask whether what nodes believe
-of each other is excused by it.
+of each other is excused by it, and what a fault that touched certain nodes explains.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 NEVER = float("-inf")
-WEDGED = "wedged"
-"""The one trouble that may go unnoticed for as long as nobody asks for anything."""
+FOREVER = float("inf")
+STEADY_KINDS = ("start",)
+"""What is done to a node and is no harm to anybody that it serves."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """Done to one node, or to what lies between two. `number`: alike for the parts of one deed."""
+
+    number: int
+    kind: str
+    at_s: float
+    nodes: tuple[int, ...]
+    until_s: float = FOREVER
 
 
 @dataclass(slots=True)
@@ -28,10 +41,10 @@ class Truth:
     def __init__(self) -> None:
         self._nodes: dict[int, _Trouble] = {}
         self._pairs: dict[tuple[int, int], _Trouble] = {}
-        self.fault_times: list[float] = []
-        """When each fault began, in order."""
-        self._wedges: list[tuple[int, float, float]] = []
-        """Node, begin and end of each wedge of a worker that is over."""
+        self.faults: list[Fault] = []
+        """In the order in which they began."""
+        self._open: dict[tuple[int, ...], list[Fault]] = {}
+        self._deeds = 0
 
     # ------------------------------------------------------------ entering
 
@@ -40,16 +53,17 @@ class Truth:
         trouble = self._of(nodes)
         trouble.now[kind] += 1
         trouble.last_s = now_s
-        if not is_part:
-            self.fault_times.append(now_s)
+        self._open.setdefault(_place(nodes), []).append(self._enter(kind, now_s, nodes, is_part))
 
     def end(self, kind: str, now_s: float, *nodes: int) -> None:
         trouble = self._of(nodes)
         if trouble.now[kind]:
-            if kind == WEDGED:
-                self._wedges.append((nodes[0], trouble.last_s, now_s))
             trouble.now[kind] -= 1
             trouble.last_s = now_s
+            faults = self._open[_place(nodes)]
+            over = next(fault for fault in faults if fault.kind == kind)
+            over.until_s = now_s
+            faults.remove(over)
 
     def clear(self, now_s: float, *nodes: int) -> None:
         """All is well again with this node, or this pair."""
@@ -57,16 +71,22 @@ class Truth:
         if trouble.now.total():
             trouble.now.clear()
             trouble.last_s = now_s
+            for fault in self._open.pop(_place(nodes), []):
+                fault.until_s = now_s
 
-    def touch(self, now_s: float, *nodes: int) -> None:
+    def touch(self, kind: str, now_s: float, *nodes: int) -> None:
         """Something befell it and is over already: a reset, a crash, a start."""
         self._of(nodes).last_s = now_s
-        self.fault_times.append(now_s)
+        self._enter(kind, now_s, nodes, is_part=False).until_s = now_s
 
     # ------------------------------------------------------------ asking
 
     def has(self, kind: str, *nodes: int) -> bool:
         return self._of(nodes).now[kind] > 0
+
+    def has_any(self, kind: str) -> bool:
+        """Whether that is the matter between any two."""
+        return any(trouble.now[kind] > 0 for trouble in self._pairs.values())
 
     def quiet_s(self, now_s: float, *nodes: int) -> float:
         """For how long nothing has been the matter; 0 while something is."""
@@ -79,20 +99,23 @@ class Truth:
         """For how long two nodes, and what lies between them, have been well."""
         return min(self.quiet_s(now_s, a), self.quiet_s(now_s, b), self.quiet_s(now_s, a, b))
 
-    def faults_between(self, start_s: float, stop_s: float) -> int:
-        """Faults that began in this time."""
-        return sum(start_s <= at <= stop_s for at in reversed(self.fault_times))
+    def harm(self, among: Container[int], start_s: float, stop_s: float) -> list[Fault]:
+        """Faults to these nodes, or between two of them, that went on in this time; one for all
+        parts of one deed."""
+        found: dict[int, Fault] = {}
+        for fault in reversed(self.faults):
+            is_then = fault.at_s <= stop_s and fault.until_s >= start_s
+            if is_then and fault.kind not in STEADY_KINDS and all(n in among for n in fault.nodes):
+                found[fault.number] = fault
+        return list(found.values())
 
-    def wedges_at(self, at_s: float, now_s: float) -> int:
-        """Workers that had been wedged for a while then. Who has no work does not notice."""
-        over = sum(begin < at_s <= end for _, begin, end in self._wedges)
-        since = [t.last_s for t in self._nodes.values() if t.now[WEDGED]]
-        return over + sum(begin < at_s <= now_s for begin in since)
+    # ------------------------------------------------------------ small parts
 
-    def is_calm(self) -> bool:
-        """Whether nothing at all is the matter now."""
-        troubles = [*self._nodes.values(), *self._pairs.values()]
-        return not any(trouble.now.total() for trouble in troubles)
+    def _enter(self, kind: str, now_s: float, nodes: tuple[int, ...], is_part: bool) -> Fault:
+        self._deeds += not is_part
+        fault = Fault(self._deeds, kind, now_s, nodes)
+        self.faults.append(fault)
+        return fault
 
     def _of(self, nodes: tuple[int, ...]) -> _Trouble:
         if len(nodes) == 1:
@@ -103,3 +126,7 @@ class Truth:
 def _key(nodes: tuple[int, ...]) -> tuple[int, int]:
     a, b = nodes
     return (a, b) if a < b else (b, a)
+
+
+def _place(nodes: tuple[int, ...]) -> tuple[int, ...]:
+    return nodes if len(nodes) == 1 else _key(nodes)

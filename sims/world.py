@@ -21,6 +21,7 @@ from sims.net import SimNet
 from sims.node import Disk, Lent, NodeSpec, SimNode, fresh_disk
 from sims.request import Outcome, Request
 from sims.stage import VOCABULARY, stub_model
+from sims.trails import Trails
 from sims.truth import Truth
 from sims.worker import Checkpoint
 from swarm.config import Config, sim
@@ -93,16 +94,20 @@ class World(Faults):
         self.nodes: list[SimNode] = []
         self.requests: list[Request] = []
         self.watchers: list[Watcher] = []
+        self.trails = Trails(self)
         self.log: deque[LogLine] = deque(maxlen=LOG_MAX)
         self.listeners: list[Callable[[LogLine], None]] = []
         """Told of each line of the log as it is written."""
         self.note_counts: Counter[tuple[int, str]] = Counter()
         self.began_s = self.loop.now_s
-        self.is_unsteady = False
-        """Whether some path has gaps of its own, long enough to look like trouble."""
+        self.unsteady: set[int] = set()
+        """Machines whose paths have gaps of their own, long enough to look like trouble."""
+        self.is_lossy = False
+        """Whether all paths have such gaps."""
         self.is_tight = False
         """Whether answers have to wait for each other's room."""
         self.has_clones = False
+        self.copies_ran_together = False
         self.woke_s: dict[int, float] = {}
         """When each machine was last awakened from sleep."""
         self.became_clean = False
@@ -184,6 +189,10 @@ class World(Faults):
     def running(self) -> list[SimNode]:
         return [node for node in self.nodes if node.is_running]
 
+    def has_gaps(self, *numbers: int) -> bool:
+        """Whether paths of one of these machines may go silent though nothing befell them."""
+        return self.is_lossy or not self.unsteady.isdisjoint(numbers)
+
     # ------------------------------------------------------------ waiting
 
     async def sleep(self, duration_s: float) -> None:
@@ -251,6 +260,7 @@ class World(Faults):
         self.requests.append(request)
         process = origin.process
         if process is None or not process.is_alive or not origin.is_up:
+            self.tell("client.refused", origin, detail="nobody listens there")
             request.end(Outcome.REFUSED)
             return request
         self.tell("client.asks", origin, prompt=len(request.order.prompt_ids),
@@ -270,6 +280,7 @@ class World(Faults):
             generation = request.origin.io.generate(request.order)
         except SwarmError as error:
             request.error = error
+            self.tell("client.refused", request.origin, detail=str(error))
             self.cover.look(request.origin)
             request.end(Outcome.REFUSED)
             return
@@ -285,7 +296,11 @@ class World(Faults):
     def start(self, node: SimNode) -> None:
         node.machine.is_powered = True
         self.truth.clear(self.now_s, node.number)
-        self.truth.touch(self.now_s, node.number)
+        self.truth.touch("start", self.now_s, node.number)
+        for other in self.running():
+            if other.disk.node_seed == node.disk.node_seed:
+                self.truth.touch("copied", self.now_s, other.number)
+                self.copies_ran_together = True
         node.start()
         self.tell("host.start", node, run=node.starts)
 
@@ -364,8 +379,11 @@ class World(Faults):
         self._record("world", note(event, Level.INFO, **fields))
 
     def _noted(self, node: SimNode, entry: Note) -> None:
+        if self.loop.is_collecting:
+            return
         self.note_counts[node.number, entry.event] += 1
         self._record(node.machine.name, entry)
+        self.trails.noted(node, entry)
         for watcher in self.watchers:
             watcher.on_note(node, entry)
 

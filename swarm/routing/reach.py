@@ -16,6 +16,9 @@ from swarm.terms import NodeId
 DIAL_GRACE_S = 0.25
 """A failed dial is not the end at once: of two that cross one fails, and the peer may dial back."""
 
+MISSES_MAX = 1024
+"""Peers remembered as out of reach; beyond that whoever may be tried again first is forgotten."""
+
 
 class Standing(Enum):
     """How a node is to be had from here."""
@@ -145,6 +148,8 @@ class Reach:
             if now < known.until:
                 return
             length_s = min(2 * known.length_s, self._config.unreachable_max_s)
+        if peer not in self._misses and len(self._misses) >= MISSES_MAX:
+            del self._misses[min(self._misses, key=lambda known: self._misses[known].until)]
         self._misses[peer] = _Miss(life, length_s, now + length_s, is_hopeless=False)
 
 
