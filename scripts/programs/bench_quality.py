@@ -83,8 +83,7 @@ def load_variant(model: Path, name: str) -> Any:
     part = Part(LayerRange(0, layers), embed=True, head=True)
     *quantized, dtype = name.split(" in ")
     kind = choose_dtype(dtype, None, device)
-    more = {"quantization": quantized[0]} if quantized else {}
-    return load_stage(model, part, kind, device, **more)
+    return load_stage(model, part, kind, device, quantized[0] if quantized else "none")
 
 
 def predict(stage: Any, window: Sequence[int], tally: Tally) -> None:
@@ -155,8 +154,10 @@ def main() -> int:
     ids = text_ids(options.model, text, options.tokens, options.skip)
     names = [*PLAIN, *options.variant]
     import torch
+    from swarm.kernels.native_io import start_native
 
     torch.set_num_threads(options.threads)
+    console.print(f"kernels: {start_native().instruction_set or 'plain torch'}", style="dim")
     with console.status("loading") as status:
         stages = {name: load_variant(options.model, name) for name in names}
         tallies = measure(

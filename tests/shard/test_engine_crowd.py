@@ -20,9 +20,12 @@ from swarm.terms import SampledToken, Sampling
 LAYERS, VOCABULARY = 4, 160
 CPU = torch.device("cpu")
 KINDS = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
+    "float32": (torch.float32, "none"),
+    "bfloat16": (torch.bfloat16, "none"),
+    "int8": (torch.float32, "int8"),
+    "int4": (torch.float32, "int4"),
 }
+"""dtype and quantization of a stage."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +50,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hops(model: Path, kind: str, *, exact: bool = True) -> list[list[Stage]]:
     """Three parts, each loaded twice."""
     start_native()
-    dtype = KINDS[kind]
+    dtype, quantization = KINDS[kind]
     return [
-        [on_blocks(load_stage(model, part, dtype, CPU), 160, exact=exact) for _ in range(2)]
+        [
+            on_blocks(load_stage(model, part, dtype, CPU, quantization), 160, exact=exact)
+            for _ in range(2)
+        ]
         for part in parts(LAYERS, [1, 3])
     ]
 
