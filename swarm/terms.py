@@ -127,12 +127,12 @@ class ShardSpeed:
 
     model_id: ModelId
     decode_s_per_layer: float
-    """One layer, one session, one token."""
+    """One layer, one token of a session, among as many as decode there now."""
     decode8_s_per_layer: float
     """One layer, one step of eight sessions together."""
     prefill_s_per_token_layer: float
     head_s: float
-    """Final norm, output matrix and sampler for one row."""
+    """Final norm, output matrix and sampler, for the same batch."""
     queue_s: float
     """Predicted wait before a step that arrives now is started."""
     kv_free_bytes: int

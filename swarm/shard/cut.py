@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from swarm.errors import ShardError
-from swarm.kernels.tiles import Company
 from swarm.terms import LayerRange
 
 _BORDER_PARAMETERS = frozenset(
@@ -125,19 +124,19 @@ class HeadGate(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.head = head
         self._picked: torch.Tensor | None = None
-        self._count = 0
+        self._at_once = 1
 
     def __getattr__(self, name: str) -> Any:
         modules: dict[str, nn.Module] = self.__dict__["_modules"]
         return modules["head"] if name == "head" else getattr(modules["head"], name)
 
     @contextmanager
-    def picking(self, rows: list[int], company: Company) -> Iterator[None]:
-        """A call that wants the logits of some rows only, [1, rows, V]; in passes that keep rows
-        independent, the last one filled up with the first row."""
-        self._count = len(rows)
-        self._at_once = company.rows_max or len(rows)
-        self._picked = torch.tensor(rows + [rows[0]] * (-len(rows) % company.padding))
+    def picking(self, rows: torch.Tensor, at_once: int) -> Iterator[None]:
+        """A call that wants the logits of some rows only, [1, rows, V], so many in one product.
+
+        rows  [rows] int64, on the device
+        """
+        self._picked, self._at_once = rows, at_once
         try:
             yield
         finally:
@@ -146,10 +145,9 @@ class HeadGate(nn.Module):  # type: ignore[misc]
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         if self._picked is None:
             return self.head(hidden_states)
-        picked = hidden_states.flatten(0, 1)[self._picked.to(hidden_states.device)]
+        picked = hidden_states.flatten(0, 1)[self._picked]
         tiles = [self.head(tile[None]) for tile in picked.split(self._at_once)]
-        joined = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
-        return joined[:, : self._count]
+        return tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=1)
 
 
 def cut_class(base: type[Any], part: Part) -> type[Any]:

@@ -104,7 +104,7 @@ class Engine:
     def report(self) -> list[Message]:
         """A speed report when one is due."""
         free = max(0, self._kv_capacity_bytes - self.kv_used_bytes)
-        speed = self._tracker.speed(self._queue_s(), free)
+        speed = self._tracker.speed(self._queue_s(), free, self._scheduler.batch_rows)
         if not self._tracker.due(speed, self._clock()):
             return []
         return [SpeedReport(speed, self.kv_used_bytes, len(self._sessions))]

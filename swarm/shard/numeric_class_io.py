@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from swarm.kernels.native_io import start_native
 from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.stage import Stage
 from swarm.terms import NumericClass
@@ -27,12 +28,19 @@ KERNEL_SET = "k2"
 
 def numeric_class(stage: Stage) -> NumericClass:
     dtype = str(stage.dtype).removeprefix("torch.")
+    quantization = "plain" if stage.quantization == "none" else stage.quantization
     attention = _attention(stage)
     versions = f"torch{torch.__version__}-tf{transformers.__version__}"
-    parts = [_device(stage.device), dtype, "plain", KERNEL_SET, attention, versions]
+    kernels = f"{KERNEL_SET}-{_kernels(stage.device)}"
+    parts = [_device(stage.device), dtype, quantization, kernels, attention, versions]
     if stage.device.type == "cpu":
         parts.append(f"t{torch.get_num_threads()}")
     return NumericClass("/".join(parts))
+
+
+def _kernels(device: torch.device) -> str:
+    native = start_native() if device.type == "cpu" else None
+    return native.instruction_set if native and not native.problem else "torch"
 
 
 def _attention(stage: Stage) -> str:

@@ -89,6 +89,12 @@ class Scheduler:
         """Runs that wait, the one being sliced included."""
         return self._count
 
+    @property
+    def batch_rows(self) -> int:
+        """Single decode rows that run together when every session that decodes has one ready."""
+        share = math.ceil(sum(self._shares.values()) - 1e-9)
+        return min(self._limits.sessions, self._limits.rows, max(1, share))
+
     def waiting(self) -> list[Slice]:
         """What is still to be run, for predicting how long it takes."""
         return [
@@ -132,9 +138,7 @@ class Scheduler:
 
     def _decode(self, keys: Iterable[SessionId]) -> tuple[Slice, ...]:
         """One row of each session that has one, then rows of rebuilds where there is room."""
-        share = math.ceil(sum(self._shares.values()) - 1e-9)
-        room = min(self._limits.sessions, self._limits.rows, max(1, share))
-        chosen = list(keys)[:room]
+        chosen = list(keys)[: self.batch_rows]
         singles = [key for key in chosen if self._queues[key][0].rest == 1]
         rebuilds = [key for key in chosen if self._queues[key][0].rest > 1]
         slices = [self._take(key, 1) for key in singles]

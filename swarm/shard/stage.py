@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from swarm.errors import ShardError
+from swarm.kernels.capture import Capture
 from swarm.kernels.tiles import Company
 from swarm.messages import RowType
 from swarm.shard.batch import Batch
@@ -55,12 +56,16 @@ class Stage:
         self.plain_attention: str = self.config._attn_implementation or "eager"
         self._plain_experts = self.config._experts_implementation
         self._attention = self.plain_attention
+        self.quantization = "none"
+        """Of the weights."""
         self.kv: PagedKv | None = None
         """The blocks, where the shard has been found to work on them."""
         self.company = Company.NONE
         """What has been found of decode rows over blocks."""
         self.is_row_invariant = False
         """A prompt's rows have the same bits in pieces of any size, and as decode rows."""
+        self.capture = Capture(enabled=False)
+        """Passes over the present blocks, recorded; a new one for new blocks."""
         self._names = frozenset(inspect.signature(self._core.forward).parameters)
 
     @property
@@ -81,8 +86,9 @@ class Stage:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all distinct parameters held."""
-        held = {p.data_ptr(): p.numel() * p.itemsize for p in self._model.parameters()}
+        """Bytes of all distinct parameters and packed weights held."""
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        held = {tensor.data_ptr(): tensor.numel() * tensor.itemsize for tensor in tensors}
         return sum(held.values())
 
     @property
@@ -143,7 +149,9 @@ class Stage:
                 output = self._model(**arguments, logits_to_keep=keep).logits
             else:
                 self._core(**arguments)
-                output = self._given(part, rows.shape[0])
+                output = self._last_rows()
+                if part.head:
+                    output = output.new_empty((len(rows), 0, self.vocab_size))
         cache.advance(count)
         return output
 
@@ -159,10 +167,8 @@ class Stage:
             arguments["position_ids"] = positions
         return arguments
 
-    def _given(self, part: Part, sessions: int) -> torch.Tensor:
-        """What a pass without logits gives: [S, T, E] of the last layer, for a head nothing."""
-        if part.head:
-            return torch.empty((sessions, 0, self.vocab_size), device=self.device)
+    def _last_rows(self) -> torch.Tensor:
+        """[S, T, E] that the last layer gave."""
         if self._border.rows_out is None:
             raise ShardError("the layers gave no rows")
         return self._border.rows_out
@@ -207,18 +213,37 @@ class Stage:
         """
         assert self.kv is not None
         self._attend_by(PAGED_LOOSE if self.company is Company.NONE else PAGED)
+        wanted = torch.tensor(self._padded(picked), dtype=torch.int64).to(self.device)
+        places = batch.places
+        given = self.capture.run(
+            (part, batch.shape.kind, batch.shape.rows, len(wanted)),
+            (
+                rows, batch.positions, wanted,
+                places.table, places.owner, places.context, places.slots,
+            ),
+            lambda: self._pass(batch, part, rows, wanted),
+        )  # fmt: skip
+        if part.head and not picked:
+            return given.new_empty((0, self.vocab_size))
+        return given[: len(picked)] if part.head else given
+
+    def _padded(self, picked: list[int]) -> list[int]:
+        """Heads run in passes like decode rows, the last one filled up with the first row."""
+        return picked + picked[:1] * (-len(picked) % self.company.padding)
+
+    def _pass(
+        self, batch: Batch, part: Part, rows: torch.Tensor, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """[R, E], or for a head that wants some [wanted, V]"""
+        assert self.kv is not None
         pools, kinds = self.kv.pools, self.kv.kinds
-        call = Call(
-            batch.places, {index: (pools[index], kinds[index].rule) for index in pools}, batch.real
-        )
+        layers = {index: (pools[index], kinds[index].rule) for index in pools}
         arguments = self._arguments(part, rows, batch.positions, EmptyCache())
+        call = Call(batch.places, layers, batch.real)
         with running(call), self._border.using(part.layers, None if part.embed else rows):
-            if not part.head:
+            if not part.head or not len(wanted):
                 self._core(**arguments)
-                return self._given(part, 1).flatten(0, 1)
-            if not picked:
-                self._core(**arguments)
-                return torch.empty((0, self.vocab_size), device=self.device)
+                return self._last_rows().flatten(0, 1)
             assert self._head is not None
-            with self._head.picking(picked, self.company):
+            with self._head.picking(wanted, self.company.rows_max or len(wanted)):
                 return self._model(**arguments).logits.flatten(0, 1)

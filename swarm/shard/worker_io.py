@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,8 @@ import torch
 
 from swarm.config import ShardConfig
 from swarm.errors import ConfigError, LocalProtocolError, ShardError
+from swarm.kernels.capture import Capture
+from swarm.kernels.native_io import start_native
 from swarm.kernels.tiles import Company
 from swarm.messages import (
     Begin,
@@ -84,13 +87,15 @@ class Worker:
         self._engines: dict[ModelId, Engine] = {}
         self._homes: dict[SessionId, ModelId] = {}
         self._freed = False
+        self._kernels_started = False
 
     def serve(self) -> None:
-        """Until the daemon closes the socket."""
-        while self._receive():
-            for engine in self._engines.values():
-                self._send(engine.step())
-                self._send(engine.report())
+        """Until the daemon closes the socket, which an answer may be the first to find."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while self._receive():
+                for engine in self._engines.values():
+                    self._send(engine.step())
+                    self._send(engine.report())
 
     @property
     def _has_work(self) -> bool:
@@ -208,10 +213,12 @@ class Worker:
         found = self._identify(path)
         if found.model_id != order.model_id:
             raise ShardError(f"{path} is not the model that was announced: its files have changed")
+        self._start_kernels()
         self._drop(order.model_id)
         self._send([LoadProgress(0.0, "weights")])
         config = read_config(path)
-        stage = load_stage(path, part, self._dtype(config), self._device)
+        dtype, quantization = self._dtype(config), self._config.quantization
+        stage = load_stage(path, part, dtype, self._device, quantization)
         self._send([LoadProgress(0.8, "checks")])
         check_pieces(stage)
         if order.kv_blocks:
@@ -219,8 +226,16 @@ class Worker:
         elif self._config.kv_cache_dtype != "auto":
             raise ShardError(f"KV in {self._config.kv_cache_dtype} needs blocks, none were ordered")
         self._send([LoadProgress(0.9, "timing")])
-        tracker = SpeedTracker(order.model_id, measure(stage, time.perf_counter))
+        tracker = SpeedTracker(order.model_id, measure(stage, time.perf_counter), _pass_rows(stage))
         return self._serve_stage(order, stage, tracker, config)
+
+    def _start_kernels(self) -> None:
+        """The native ones, if this machine can build them: once, seconds on its first day."""
+        if not self._kernels_started and self._device.type == "cpu":
+            native = start_native()
+            if native.problem:
+                log("worker.slow_kernels", reason=native.problem)
+        self._kernels_started = True
 
     def _make_blocks(self, stage: Stage, order: Load) -> None:
         """Give the stage its KV blocks, if it can work on them. Raises ShardError for want of
@@ -243,6 +258,7 @@ class Worker:
                 f"{KV_BLOCK_TOKENS} positions takes {per_block} bytes"
             )
         stage.kv = make_paged_kv(kinds, blocks, kv_dtype, self._device)
+        stage.capture = Capture(enabled=not self._config.enforce_eager)
 
     def _serve_stage(self, order: Load, stage: Stage, tracker: SpeedTracker, config: Any) -> Loaded:
         limits = engine_limits(self._config, stage, config, self._spare_bytes(stage))
@@ -301,6 +317,11 @@ class Worker:
             return []
         detail = "no shard of the session's model is loaded here"
         return [RunFailed(key, message.generation, FailureCode.STEP_FAILED, detail)]
+
+
+def _pass_rows(stage: Stage) -> int | None:
+    """Decode rows that one pass takes at most; None: any number."""
+    return 1 if stage.kv is None else stage.company.rows_max
 
 
 def _prefix_unit(stage: Stage) -> int:

@@ -45,6 +45,7 @@ from swarm.shard.frames import FrameReader, pack
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.shard.worker_io import Worker
 from swarm.terms import LayerRange, SampledToken, Sampling, SessionId
+from swarm.worker_messages import KV_BLOCK_TOKENS
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -107,12 +108,21 @@ async def inspect(client: WorkerClient, listener: Listener, folder: Path) -> Ins
 
 
 async def load(
-    client: WorkerClient, listener: Listener, folder: Path, layers: LayerRange
+    client: WorkerClient, listener: Listener, folder: Path, layers: LayerRange, blocks: int = 0
 ) -> Loaded:
+    await order(client, listener, folder, layers, blocks)
+    return await listener.expect(Loaded)
+
+
+async def order(
+    client: WorkerClient, listener: Listener, folder: Path, layers: LayerRange, blocks: int
+) -> None:
     found = await inspect(client, listener, folder)
     embed, head = layers.start == 0, layers.stop == LAYERS
-    client.send(Load(str(folder), found.spec.model_id, layers, embed, head))
-    return await listener.expect(Loaded)
+    client.send(Load(str(folder), found.spec.model_id, layers, embed, head, blocks))
+
+
+ALL = LayerRange(0, LAYERS)
 
 
 def begin(loaded: Loaded) -> Begin:
@@ -158,6 +168,89 @@ def test_from_inspection_to_tokens(tiny: tuple[Path, list[int]]) -> None:
         client.send(End(SESSION))
 
     assert play(story) == [], "what went well is told by messages"
+
+
+def test_tokens_over_blocks(tiny: tuple[Path, list[int]]) -> None:
+    folder, expected = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        loaded = await load(client, listener, folder, ALL, blocks=40)
+        assert (loaded.kv_blocks, loaded.prefix_unit, loaded.reuses_generated) == (40, 64, False)
+        assert "paged-float32-tile16-p64" in loaded.numeric_class
+        per_block = KV_BLOCK_TOKENS * LAYERS * loaded.kv_bytes_per_token_layer
+        assert loaded.speed.kv_free_bytes == 40 * per_block
+        for turn in (1, 2):  # the second one over the blocks that the first has used
+            table = struct.pack("<2i", 39, 7)
+            client.send(dataclasses.replace(begin(loaded), generation=turn, blocks=table))
+            client.send(dataclasses.replace(ids(0, *PROMPT), generation=turn))
+            tokens = []
+            for _ in expected:
+                (token,) = (await listener.expect(Ran)).tokens
+                tokens.append(token.token_id)
+                run = ids(token.position, token.token_id)
+                client.send(dataclasses.replace(run, generation=turn))
+            assert tokens == expected
+            await listener.expect(Ran)
+
+    assert play(story) == []
+
+
+def test_a_model_with_another_state_is_served_without_blocks_and_says_so(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "next", "qwen3_next")
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        loaded = await load(client, listener, tmp_path / "next", ALL, blocks=40)
+        assert (loaded.kv_blocks, loaded.prefix_unit) == (0, 0)
+        assert "/sdpa/" in loaded.numeric_class
+        client.send(begin(loaded))
+        client.send(ids(0, *PROMPT))
+        assert len((await listener.expect(Ran)).tokens) == 1
+
+    (line,) = play(story)
+    assert "shard.plain_cache" in line and "cache of their own" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kv_cache_dtype": "fp8"}, "KV in fp8 is not served"),
+        ({"memory_bytes": 1 << 20, "activation_bytes": 1 << 20}, "there is no memory for the KV"),
+        ({"dtype": "float8"}, "'float8' is not a dtype"),
+    ],
+)
+def test_what_this_machine_cannot_hold_is_one_sentence(
+    tiny: tuple[Path, list[int]], changes: dict[str, object], says: str
+) -> None:
+    folder, _ = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        client.send(Inspect(str(folder), "tiny", str(folder.parent / "cache")))
+        while isinstance(message := await listener.queue.get(), LoadProgress):
+            pass
+        if isinstance(message, Inspected):
+            client.send(Load(str(folder), message.spec.model_id, ALL, True, True, 40))
+            message = await listener.expect(WorkerFailed)
+        assert isinstance(message, WorkerFailed) and says in message.detail
+        assert "\n" not in message.detail
+
+    play(story, dataclasses.replace(CONFIG, **changes))  # type: ignore[arg-type]
+
+
+def test_kv_in_eight_bits_takes_less_and_is_another_class(tiny: tuple[Path, list[int]]) -> None:
+    folder, _ = tiny
+    found: list[Loaded] = []
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        found.append(await load(client, listener, folder, ALL, blocks=40))
+        client.send(begin(found[-1]))
+        client.send(dataclasses.replace(ids(0, *PROMPT), blocks=struct.pack("<i", 3)))
+        assert len((await listener.expect(Ran)).tokens) == 1
+
+    for dtype in ("auto", "int8"):
+        play(story, dataclasses.replace(CONFIG, kv_cache_dtype=dtype))
+    own, small = found
+    assert "paged-int8" in small.numeric_class and own.numeric_class != small.numeric_class
+    assert small.kv_bytes_per_token_layer < own.kv_bytes_per_token_layer / 2
 
 
 def test_a_killed_worker_is_told_once_and_starts_again(tiny: tuple[Path, list[int]]) -> None:
