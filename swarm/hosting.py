@@ -162,24 +162,23 @@ class Hosting:
         return max(0, self._budget.weights + self._budget.kv - weights)
 
     def pools(self) -> tuple[PoolShape, ...]:
-        """The KV pool of each model that is served."""
+        """The KV pool of each model that is served. Models for which the worker made none share, by
+        the same rules, what memory the pools leave."""
         served = [h for h in self._hosted if h.stage is Stage.SERVING]
-        return tuple(
-            self._pool(h, h.inspected, h.loaded, len(served))
-            for h in served
-            if h.inspected is not None and h.loaded is not None
-        )
+        found = [(h, h.loaded) for h in served if h.loaded is not None]
+        made = sum(_block_bytes_of(loaded) * loaded.kv_blocks for _, loaded in found)
+        unmade = sum(not loaded.kv_blocks for _, loaded in found)
+        share = max(0, self.kv_capacity_bytes - made) // max(1, unmade)
+        return tuple(self._pool(h.loads, loaded, share) for h, loaded in found)
 
-    def _pool(self, h: Hosted, inspected: Inspected, loaded: Loaded, model_count: int) -> PoolShape:
-        """Where the worker made no pool, sessions share what memory there is by the same rules."""
-        size = block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
-        share = self.kv_capacity_bytes // model_count // size
+    def _pool(self, load: int, loaded: Loaded, share: int) -> PoolShape:
+        size = _block_bytes_of(loaded)
         is_whole = loaded.prefix_unit % KV_BLOCK_TOKENS == 0
         unit = loaded.prefix_unit if is_whole and self._config.enable_prefix_caching else 0
         return PoolShape(
-            model_id=inspected.spec.model_id,
-            load=h.loads,
-            capacity=loaded.kv_blocks or min(share, POOL_BLOCKS_MAX),
+            model_id=loaded.model_id,
+            load=load,
+            capacity=loaded.kv_blocks or min(share // size, POOL_BLOCKS_MAX),
             block_bytes=size,
             kind=PoolKind(loaded.kv_blocks > 0, unit, loaded.reuses_generated),
         )
@@ -441,3 +440,7 @@ class Hosting:
 
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
+
+
+def _block_bytes_of(loaded: Loaded) -> int:
+    return block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)

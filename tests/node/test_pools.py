@@ -97,6 +97,16 @@ def test_two_models_share_what_is_left() -> None:
     assert sum(asked_for(made)) <= 2 * equal
 
 
+def test_models_without_a_pool_have_what_the_others_leave() -> None:
+    made = two(LAYERS, 100 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(inspected_other(), 0.0)
+    made.worker_message(paged(50), 1.0)
+    made.worker_message(replace(loaded(LAYERS), model_id=OTHER.model_id), 1.0)
+    left = 100 * MIB - 8 * LAYER - 50 * BLOCK_BYTES
+    assert [shape.capacity for shape in made.pools()] == [50, left // BLOCK_BYTES]
+
+
 @pytest.mark.parametrize(("memory", "blocks"), [(40 * MIB, 0), (4096 * MIB, POOL_BLOCKS_MAX)])
 def test_a_pool_has_its_limits(memory: int, blocks: int) -> None:
     made = hosting(LAYERS, memory)
