@@ -65,12 +65,12 @@ def speeds(driver: Driver, options: argparse.Namespace) -> list[list[object]]:
     return rows
 
 
-def report_memory(resident: int, weights: int, pool: int) -> None:
+def report_memory(resident: int, private: int, weights: int, pool: int) -> None:
     """Bytes: of the worker process after the figures above, and what it must hold."""
-    rest = (resident - weights - pool) // MIB
     console.print(
         f"worker: {resident // MIB} MiB resident = weights {weights // MIB}"
-        f" + KV pool {pool // MIB} + {rest} (bar ≤ {MEMORY_BAR_MIB})"
+        f" + KV pool {pool // MIB} + {(resident - weights - pool) // MIB} (bar ≤ {MEMORY_BAR_MIB});"
+        f" {private // MIB} MiB are its own, the rest are files in memory"
     )
 
 
@@ -113,7 +113,7 @@ def main() -> int:
             console.print(f"{loaded.numeric_class}, {loaded.kv_blocks} blocks", style="dim")
             with console.status("measuring"):
                 rows = speeds(driver, options)
-            resident = psutil.Process(process.process.pid).memory_info().rss
+            memory = psutil.Process(process.process.pid).memory_full_info()
         title = f"{options.model.name} {options.dtype} {options.quantization}, one worker"
         print_table(title, ["what", "tok/s", "ms per step"], rows)
         for sessions in options.breakdown:
@@ -123,7 +123,7 @@ def main() -> int:
             weights = engine_profile.report(order, config, Path(folder))
     if options.breakdown:
         layers = len(loaded.layers) * loaded.kv_bytes_per_token_layer
-        report_memory(resident, weights, loaded.kv_blocks * KV_BLOCK_TOKENS * layers)
+        report_memory(memory.rss, memory.uss, weights, loaded.kv_blocks * KV_BLOCK_TOKENS * layers)
     return 0
 
 

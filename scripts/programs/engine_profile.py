@@ -25,7 +25,7 @@ from swarm.terms import LayerRange, Sampling
 
 WARM_UP_STEPS = 8
 KINDS = {
-    "attention": ("attention", "attn", "sdpa", "softmax", "bmm", "baddbmm", "flash"),
+    "attention": ("attention", "attend", "attn", "sdpa", "softmax", "bmm", "baddbmm", "flash"),
     "linear": ("linear", "mm", "gemm", "matmul", "conv"),
     "cache and gather": ("index", "gather", "scatter", "cat", "copy", "write_rows", "embedding"),
 }

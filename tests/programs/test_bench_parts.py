@@ -103,6 +103,7 @@ def test_a_bar_is_met_on_its_side(less_is_better: bool, bar: float | None, met: 
         ("swarm::int8_linear", "linear"),
         ("swarm::paged_attention", "attention"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", "attention"),
+        ("swarm::attend", "attention"),
         ("swarm::write_rows", "cache and gather"),
         ("aten::index_select", "cache and gather"),
         ("aten::mul", "other operators"),
