@@ -10,11 +10,14 @@ from sims.node import SimNode
 from sims.truth import NEVER
 from sims.world import World
 from swarm.notes import Note
+from swarm.routing.avoidance import Offence
 
 FAIR_S = 15.0
 """Trouble longer ago than this excuses no verdict: the longest suspicion and a probe."""
 WOKEN_S = 2.0
 """Retries of what was sent to a sleeping machine come within this time of its waking."""
+SILENT = Offence.SILENT.value
+"""What paths with gaps of their own may make of anybody; they make nobody's worker stuck."""
 EVIDENCE_S = 8.0
 """Trouble longer ago than this excuses no penalty."""
 
@@ -99,7 +102,9 @@ class NoUnfairPenalty(Invariant):
         if self.world.now_s - self.world.woke_s.get(node.number, NEVER) < WOKEN_S:
             return
         subject = self.world.node_called(str(entry.get("peer")))
-        if subject is None or self.world.has_gaps(node.number, subject.number):
+        if subject is None:
+            return
+        if entry.get("cause") == SILENT and self.world.has_gaps(node.number, subject.number):
             return
         truth, now_s = self.world.truth, self.world.now_s
         own_s = truth.quiet_s(now_s, subject.number)
