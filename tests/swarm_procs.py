@@ -30,7 +30,8 @@ GEMMA3 = ROOT / "models" / "gemma3"
 PROGRAM = Path(sys.executable).with_name("swarm")
 """What a user types, as installed beside this Python."""
 READY_DEADLINE_S = 120.0
-GONE_DEADLINE_S = 10.0
+GONE_DEADLINE_S = 60.0
+"""A worker that is still importing when its daemon is killed ends when it looks for its parent."""
 RECHECK_S = 0.05
 """A waited-for state is looked at after every log line, and at least this often."""
 LOG_TAIL = 40
