@@ -26,6 +26,7 @@ from swarm.messages import (
     Run,
     RunFailed,
     SpeedReport,
+    StepKind,
 )
 from swarm.shard.batch import Table
 from swarm.shard.cut import Part
@@ -40,6 +41,12 @@ from swarm.worker_messages import KV_BLOCK_TOKENS, RUN_ROWS_MAX, SAMPLED_ROWS_MA
 
 STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticError, ShardError)
 """What a forward pass may raise for one session without harm to the process."""
+PIECES_BESIDE = (64, 32, 16, 8)
+"""Positions of a prompt that may run between two tokens of others: few sizes, so that each is
+known. Shorter ones would make the prompt wait too long."""
+PIECE_PER_TOKEN = 2.0
+"""Times a token's step that a piece between two tokens may take: they come at most three times
+later than without it."""
 DETAIL_CHARACTERS = 500
 """Of an error's text: messages have a limit, and people too."""
 
@@ -97,7 +104,7 @@ class Engine:
 
     def step(self) -> list[Message]:
         """Run what is next, if anything waits."""
-        slices = self._scheduler.next()
+        slices = self._scheduler.next(self._beside())
         works = [Work(self._sessions[each.run.session], each) for each in slices]
         return [answer for group in _by_part(works) for answer in self._run(group)]
 
@@ -121,6 +128,20 @@ class Engine:
         ]
         self._sessions.clear()
         return failures
+
+    def _beside(self) -> int | None:
+        """How long a prompt's piece may be while others wait for tokens; None where pieces are
+        fixed, since their rows' bits depend on it."""
+        if not self.stage.is_row_invariant:
+            return None
+        part, rows = self.stage.part, self._scheduler.batch_rows
+        layers = len(part.layers)
+        token_s = self._tracker.predict_s(StepKind.DECODE, rows, layers, rows * part.head)
+        for count in PIECES_BESIDE:
+            piece_s = self._tracker.predict_s(StepKind.PREFILL, count, layers, 0)
+            if piece_s <= PIECE_PER_TOKEN * token_s:
+                return count
+        return PIECES_BESIDE[-1]
 
     # ------------------------------------------------------------ orders
 

@@ -125,14 +125,18 @@ class Scheduler:
         self._hops.pop(session, None)
         return dropped
 
-    def next(self) -> tuple[Slice, ...]:
+    def next(self, beside: int | None = None) -> tuple[Slice, ...]:
         """The slices to run together, each of another session; their sessions go to the back of
-        the line."""
+        the line.
+
+        beside  positions of a prompt's piece at most, while sessions decode
+        """
         decoding = [key for key, queue in self._queues.items() if queue[0].is_decode]
         prompt = next((key for key, queue in self._queues.items() if not queue[0].is_decode), None)
         if prompt is not None and (not decoding or self._overtakes >= self._limits.turns):
             self._overtakes = 0
-            return (self._take(prompt, self._piece(prompt)),)
+            limit = beside if self._shares else None
+            return (self._take(prompt, self._piece(prompt, limit)),)
         self._overtakes = self._overtakes + 1 if prompt is not None else 0
         return self._decode(decoding)
 
@@ -159,13 +163,13 @@ class Scheduler:
             return min(rows, REBUILD_ROWS)
         return max(0, min(tile - singles % tile, rows - singles))
 
-    def _piece(self, key: SessionId) -> int:
+    def _piece(self, key: SessionId, limit: int | None) -> int:
         entry = self._queues[key][0]
         piece = self._limits.piece
         if not piece:
             return entry.rest
         position = entry.run.position + entry.done
-        return min(entry.rest, piece - position % piece)
+        return min(entry.rest, piece - position % piece, limit or piece)
 
     def _take(self, key: SessionId, count: int) -> Slice:
         queue = self._queues[key]

@@ -19,6 +19,8 @@ SMOOTHING = 0.1
 """Weight of the newest step; figures follow a lasting change within some twenty steps."""
 PREDICTION_SMOOTHING = 0.3
 """Of the newest step for the next one of its size: predictions are to follow at once."""
+FULL_PIECE_ROWS = 32
+"""Of a prompt's step that tells of prompts: in shorter ones the fixed costs are most of it."""
 FAR_END_WEIGHT = 0.25
 """Of a step for the figure at the other end of the line: a busy machine is slower at both."""
 OUTLIER_FACTOR = 8.0
@@ -74,6 +76,8 @@ class SpeedTracker:
         growth = SMOOTHING * (ratio - 1.0)
         now = self.figures
         if step.kind is StepKind.PREFILL:
+            if step.rows < FULL_PIECE_ROWS:
+                return
             now = replace(now, prefill_s=now.prefill_s * (1.0 + growth))
         else:
             place = self._place(step.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from collections.abc import Sequence
@@ -235,6 +236,30 @@ def test_without_the_promise_of_exactness_rows_come_in_one_pass(
         bits.give(str(index), 0, [5], StepKind.DECODE)
     bits.run()
     assert sizes == [20]
+
+
+def test_pieces_beside_tokens_are_as_long_as_two_tokens_take(tmp_path: Path) -> None:
+    """On a clock by which every step takes a millisecond."""
+    save_tiny(tmp_path, "llama")
+    stage = on_blocks(load(tmp_path, FIRST))
+    stage.is_row_invariant = True
+    one = engine(stage)
+    for name in "pd":
+        one.handle(begin(name, FIRST, prompt=150))
+    one.handle(ids_run("d", 0, [5], kind=StepKind.DECODE))
+    one.handle(ids_run("p", 0, prompt_of(150)))
+    one.step()
+    rest = [150]
+    while one.has_work:
+        one.step()
+        rest.append(sum(part.count for part in one._scheduler.waiting()))
+    counts = [before - after for before, after in itertools.pairwise(rest)]
+    assert counts[0] == 8, "by the figures a row of a prompt takes a fifth of that"
+    assert sum(counts) == 150
+    one._tracker.figures = replace(one._tracker.figures, prefill_s=1e-5)
+    assert one._beside() == 64
+    stage.is_row_invariant = False
+    assert one._beside() is None
 
 
 # ---------------------------------------------------------------- tokens

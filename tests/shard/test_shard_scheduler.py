@@ -79,6 +79,15 @@ def test_prompts_are_cut_where_positions_say_whatever_the_chunks() -> None:
     assert odd == [[("p", 0, 5)], [("p", 5, 3)], [("p", 8, 8)], [("p", 16, 4)]]
 
 
+def test_pieces_are_shorter_while_others_decode_where_they_may_be() -> None:
+    scheduler = filled(chunk("p", 0, 3 * PIECE))
+    assert [part.count for part in scheduler.next(3)] == [PIECE]
+    scheduler.add(decode("d", 5))
+    assert step(scheduler) == [("d", 5, 1)]
+    counts = [scheduler.next(3)[0].count for _ in range(6)]
+    assert counts == [3, 3, 2, 3, 3, 2], "and still end where all pieces end"
+
+
 def test_long_prompts_of_two_sessions_alternate() -> None:
     scheduler = filled(chunk("a", 0, 24), chunk("b", 0, 16))
     assert [given[0][0] for given in steps(scheduler)] == ["a", "b", "a", "b", "a"]

@@ -75,6 +75,15 @@ def test_steps_of_eight_rows_teach_the_figure_for_eight() -> None:
     assert tracker.figures.decode8_s == pytest.approx(0.004, rel=0.01)
 
 
+def test_short_pieces_tell_only_of_short_pieces() -> None:
+    tracker = SpeedTracker(MODEL, FIGURES)
+    for _ in range(20):
+        tracker.step_done(StepTime(StepKind.PREFILL, 8, 10, 0, 0.030))
+    assert tracker.figures == FIGURES
+    assert tracker.predict_s(StepKind.PREFILL, 8, 10, 0) == pytest.approx(0.030)
+    assert tracker.predict_s(StepKind.PREFILL, 64, 10, 0) == pytest.approx(0.064)
+
+
 def test_what_is_told_is_what_a_token_takes_in_the_batch_now_running() -> None:
     tracker = SpeedTracker(MODEL, FIGURES, pass_rows=None)
     alone, eight = tracker.speed(0.0, 1), tracker.speed(0.0, 1, batch=8)
