@@ -9,6 +9,7 @@ rounded up).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,8 @@ of its greedy choices."""
 SMALLEST = 2.0**-100
 """Rows of activations whose largest value is below this count as zero."""
 INT4_ZERO = 8
+PIECE_ELEMENTS = 1 << 19
+"""Weights rounded at a time: they and what is computed of them fit a processor's caches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,25 +59,32 @@ class GroupWeight:
 
 def to_int8(weight: torch.Tensor) -> GroupWeight:
     """Nearest int8 of [N, K], scaled by each group's largest weight."""
-    groups = _groups(weight)
-    scale = (groups.abs().amax(dim=2) / 127.0).half()
-    values = (groups / _divisor(scale)).round().clamp(-127, 127)
-    return GroupWeight(_whole(values), scale, None, bits=8, inputs=weight.shape[1])
+    parts = []
+    for groups in _pieces(weight):
+        scale = (groups.abs().amax(dim=2) / 127.0).half()
+        values = (groups / _divisor(scale)).round_().clamp_(-127, 127)
+        parts.append((_whole(values), scale))
+    values, scale = map(torch.cat, zip(*parts, strict=True))
+    return GroupWeight(values, scale, None, bits=8, inputs=weight.shape[1])
 
 
 def to_int4(weight: torch.Tensor) -> GroupWeight:
     """Nearest of 16 evenly spaced values between each group's smallest and largest weight."""
-    groups = _groups(weight)
-    low, high = groups.amin(dim=2), groups.amax(dim=2)
-    scale, minimum = ((high - low) / 15.0).half(), low.half()
-    values = ((groups - minimum.float()[..., None]) / _divisor(scale)).round().clamp(0, 15)
-    return GroupWeight(_whole(values), scale, minimum, bits=4, inputs=weight.shape[1])
+    parts = []
+    for groups in _pieces(weight):
+        low, high = groups.aminmax(dim=2)
+        scale, minimum = ((high - low) / 15.0).half(), low.half()
+        values = (groups - minimum.float()[..., None]).div_(_divisor(scale))
+        parts.append((_whole(values.round_().clamp_(0, 15)), scale, minimum))
+    values, scale, minimum = map(torch.cat, zip(*parts, strict=True))
+    return GroupWeight(values, scale, minimum, bits=4, inputs=weight.shape[1])
 
 
-def _groups(weight: torch.Tensor) -> torch.Tensor:
-    """[N, K] to [N, M, 32] float32, zeros added."""
-    filled = pad(weight.float(), 1, GROUP)
-    return filled.view(len(filled), -1, GROUP)
+def _pieces(weight: torch.Tensor) -> Iterator[torch.Tensor]:
+    """[N, K] in runs of outputs as [n, M, 32] float32, zeros added: some MiB at a time, so that a
+    large weight has no copies in float32 beside it."""
+    for rows in weight.split(max(1, PIECE_ELEMENTS // weight.shape[1])):
+        yield pad(rows.float(), 1, GROUP).unflatten(1, (-1, GROUP))
 
 
 def _divisor(scale: torch.Tensor) -> torch.Tensor:

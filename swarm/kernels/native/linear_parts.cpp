@@ -19,7 +19,7 @@ Quantized quantize(const Rows& rows, int64_t padded) {
   float* const scale = scales.data();
   int32_t* const total = totals.data();
   const int64_t bytes = rows.depth * (rows.element == Element::kFloat32 ? 4 : 2);
-  const int64_t grain = std::max<int64_t>(1, kGrainProducts / 4 / padded);
+  const int64_t grain = std::max<int64_t>(1, kGrainValues / padded);
   parallel(rows.rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       scale[r] = quantize_row(static_cast<const char*>(rows.x) + r * bytes, rows.element,

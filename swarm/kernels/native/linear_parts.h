@@ -10,7 +10,10 @@
 namespace swarm {
 
 constexpr int64_t kRowChunk = 48;  // rows that share one pass over a group of tiles
-constexpr int64_t kGrainProducts = 64 * 1024;  // below this, waking a thread costs more than it saves
+
+// Below these, waking a sleeping thread (10 to 20 us) costs more than it saves.
+constexpr int64_t kGrainProducts = 2560 * 1024;
+constexpr int64_t kGrainValues = 64 * 1024;
 
 struct Quantized {
   const int16_t* values;  // [R, padded], see `quantize_row`
