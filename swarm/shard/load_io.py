@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
 from swarm.shard.cut import Part, cut_class
+from swarm.shard.glue import install_glue
 from swarm.shard.quantized import quantize_model
 from swarm.shard.stage import ROW_TYPES, Stage
 
@@ -80,9 +81,19 @@ def load_stage(
     if lacking:
         raise ShardError(f"{path} lacks {len(lacking)} tensors, first {lacking[0]}")
     quantize_model(model, quantization)
-    stage = Stage(model.eval(), part, device)
-    stage.quantization = quantization
+    if quantization != "none":
+        _leave_file(model)
+    model.eval()
+    glue = install_glue(model)
+    stage = Stage(model, part, device)
+    stage.quantization, stage.glue = quantization, glue
     return stage
+
+
+def _leave_file(model: Any) -> None:
+    """Copy the floats that are left: they keep the whole checkpoint mapped, and resident."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _location(path: Path) -> tuple[tuple[Path], dict[str, Any]]:

@@ -31,7 +31,7 @@ def numeric_class(stage: Stage) -> NumericClass:
     quantization = "plain" if stage.quantization == "none" else stage.quantization
     attention = _attention(stage)
     versions = f"torch{torch.__version__}-tf{transformers.__version__}"
-    kernels = f"{KERNEL_SET}-{_kernels(stage.device)}"
+    kernels = "-".join((KERNEL_SET, _kernels(stage.device), *stage.glue))
     parts = [_device(stage.device), dtype, quantization, kernels, attention, versions]
     if stage.device.type == "cpu":
         parts.append(f"t{torch.get_num_threads()}")

@@ -58,6 +58,8 @@ class Stage:
         self._attention = self.plain_attention
         self.quantization = "none"
         """Of the weights."""
+        self.glue: tuple[str, ...] = ()
+        """What one native call does in place of the model's many."""
         self.kv: PagedKv | None = None
         """The blocks, where the shard has been found to work on them."""
         self.company = Company.NONE
@@ -216,7 +218,7 @@ class Stage:
         wanted = torch.tensor(self._padded(picked), dtype=torch.int64).to(self.device)
         places = batch.places
         given = self.capture.run(
-            (part, batch.shape.kind, batch.shape.rows, len(wanted)),
+            (part, self.company, batch.shape, batch.real.start, batch.real.stop, len(wanted)),
             (
                 rows, batch.positions, wanted,
                 places.table, places.owner, places.context, places.slots,
