@@ -161,6 +161,16 @@ def kind_of(name: str) -> str:
     return "other operators"
 
 
+@functools.cache
+def _settle(threads: int) -> None:
+    """What a worker's process does first; torch takes the number of threads only once."""
+    from swarm.shard.host_io import use_threads
+    from swarm.shard.load_io import quiet_transformers
+
+    quiet_transformers()
+    use_threads(threads)
+
+
 def _profile(
     order: Order, config: ShardConfig, folder: Path
 ) -> tuple[Session, list[tuple[str, float, int]]]:
@@ -170,11 +180,8 @@ def _profile(
     from swarm.shard import worker_io
     from swarm.shard.engine import Engine
     from swarm.shard.frames import FrameReader
-    from swarm.shard.host_io import use_threads
-    from swarm.shard.load_io import quiet_transformers
 
-    quiet_transformers()
-    use_threads(config.threads)
+    _settle(config.threads)
     ours, theirs = socket.socketpair()
     session = Session(order, ours, folder)
     times, profiler = session.times, profile(activities=[ProfilerActivity.CPU])
