@@ -2,7 +2,7 @@
 
 The worker runs on the main thread, since torch's profiler sees the thread it was started on; the
 driver has a thread of its own. Steps are timed once without the profiler and once with it: the
-kernels' figures come from the second, what surrounds them from the first.
+kernels' shares come from the second, what surrounds them from the first.
 """
 
 from __future__ import annotations
@@ -115,28 +115,28 @@ def report(order: Order, config: ShardConfig, folder: Path) -> int:
     """
     os.environ |= worker_environment() | {"KINETO_LOG_LEVEL": "5"}
     session, operators = _profile(order, config, folder)
-    kinds = by_kind(operators)
+    slower = session.profiled_s / session.plain_s
     scale = 1e6 / order.steps
+    kinds = {name: s * scale / slower for name, s in by_kind(operators).items()}
     step, engine = session.plain_s * scale, session.times.seconds.get("engine", 0.0) * scale
     framing = session.times.seconds.get("framing", 0.0) * scale
-    kernels = sum(kinds.values()) * scale
-    rows: list[tuple[str, str]] = [(name, _cell(s * scale, step)) for name, s in kinds.items()]
+    kernels = sum(kinds.values())
+    rows: list[tuple[str, str]] = [(name, _cell(us, step)) for name, us in kinds.items()]
     rows += [
         ("Python around the kernels", _cell(engine - kernels, step)),
         ("framing in the worker", _cell(framing, step)),
         ("socket, waking, the driver's own", _cell(step - engine - framing, step)),
         ("whole step", _cell(step, step)),
     ]
-    slower = session.profiled_s / session.plain_s
     title = (
-        f"one decode step of {order.sessions} sessions, µs"
-        f" (kernels' figures were taken under a profiler, where a step took {slower:.2f} times)"
+        f"one decode step of {order.sessions} sessions, µs (the kernels' are from a profiled run,"
+        f" which took {slower:.2f} times as long, and are scaled to this one)"
     )
     print_table(title, ["where", "µs"], rows)
     top = sorted(operators, key=lambda entry: -entry[1])[:8]
     print_table(
         "most of it", ["operator", "µs", "calls"],
-        [(name, f"{s * scale:.0f}", f"{calls / order.steps:.0f}") for name, s, calls in top],
+        [(name, f"{s * scale / slower:.0f}", f"{n / order.steps:.0f}") for name, s, n in top],
     )  # fmt: skip
     return session.weight_bytes
 
