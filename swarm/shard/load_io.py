@@ -11,6 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
 from swarm.shard.cut import Part, cut_class
+from swarm.shard.gguf_weights_io import gguf_source
 from swarm.shard.glue import install_glue
 from swarm.shard.quantized import quantize_model
 from swarm.shard.stage import ROW_TYPES, Stage
@@ -80,7 +81,10 @@ def load_stage(
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise ShardError(f"{path} lacks {len(lacking)} tensors, first {lacking[0]}")
-    quantize_model(model, quantization)
+    source = None
+    if path.is_file() and quantization != "none":
+        source = gguf_source(path, config.get_text_config(decoder=True), quantization)
+    quantize_model(model, quantization, source)
     if quantization != "none":
         _leave_file(model)
     model.eval()
