@@ -10,8 +10,8 @@ Legend: `S` sequences, `T` tokens, `H` heads, `D` head size, `E` hidden size.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -153,9 +153,8 @@ def _gate(module: Any, act: int) -> Callable[[torch.Tensor], torch.Tensor]:
 def _modules_with_turn(model: nn.Module) -> list[Any]:
     """The Python modules of the model's code whose rotary function is a global of theirs."""
     names = sorted({type(module).__module__ for module in model.modules()})
-    return [
-        sys.modules[name] for name in names if callable(getattr(sys.modules[name], _TURN, None))
-    ]
+    modules = [import_module(name) for name in names]
+    return [module for module in modules if callable(getattr(module, _TURN, None))]
 
 
 def _swap_turn(code: Any) -> bool:
