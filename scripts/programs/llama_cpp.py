@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -52,6 +53,28 @@ def cache_dir() -> Path:
     return Path(base) / "swarm" / "bench"
 
 
+class Server:
+    """A llama-server that is stopped whenever it is not asked: its idle threads would take time
+    from whoever is measured in turn with it."""
+
+    def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
+        self.url = url
+        self._process = process
+        process.send_signal(signal.SIGSTOP)
+
+    def awake(self, work: Callable[[], float]) -> Callable[[], float]:
+        """`work`, during which the server runs."""
+
+        def run() -> float:
+            self._process.send_signal(signal.SIGCONT)
+            try:
+                return work()
+            finally:
+                self._process.send_signal(signal.SIGSTOP)
+
+        return run
+
+
 class LlamaCpp:
     """The built programs and the model in their format."""
 
@@ -73,8 +96,8 @@ class LlamaCpp:
     @contextlib.contextmanager
     def server(
         self, streams: int, context: int, threads: int, cores: str, rpc: Sequence[str] = ()
-    ) -> Iterator[str]:
-        """A llama-server with `streams` slots of `context` positions each; gives its URL."""
+    ) -> Iterator[Server]:
+        """A llama-server with `streams` slots of `context` positions each."""
         port = free_port()
         size = ["-np", str(streams), "-c", str(streams * context), "-t", str(threads)]
         remote = ["--rpc", ",".join(rpc), "-ngl", "99"] if rpc else []
@@ -82,7 +105,7 @@ class LlamaCpp:
         with running(self.command("llama-server", cores, *plain, *size, *remote)) as process:
             url = f"http://127.0.0.1:{port}"
             await_healthy(f"{url}/health", process)
-            yield url
+            yield Server(url, process)
 
     @contextlib.contextmanager
     def rpc_server(self, core: str) -> Iterator[str]:
