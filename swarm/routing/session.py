@@ -338,12 +338,17 @@ class OriginSession(WatchedSession):
         if route is not None:
             self._patience.cover_found()
             self._open(route, now)
-        elif self._refusal is not None and not self._is_admitted:
+        elif self._refusal is not None and not self._is_admitted and not self._may_come_back(now):
             self._fail(self._refusal)
         else:
             error = self._seeker.why_not(self.generated_count, now)
             is_missing = isinstance(error, NoRoute) and error.missing
             self._wait_for_cover(error if is_missing else self._refusal or error, now)
+
+    def _may_come_back(self, now: float) -> bool:
+        """Whether a hop was out of reach, and more than that one are left out for a moment."""
+        left_out = self._seeker.avoidance.nodes_at(now)
+        return isinstance(self._refusal, NoRoute) and len(left_out) > 1
 
     def _wait_for_cover(self, error: SwarmError, now: float) -> None:
         """Or for room; who waits for that keeps none, or two could wait for each other."""

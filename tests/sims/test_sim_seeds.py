@@ -25,6 +25,7 @@ FOUND = [
     ("mixed", 1091, "rows that were held back left an outbox over its budget once they were sent"),
     ("mixed", 1352, "a node that leaves was counted as cover for its own answer"),
     ("mixed", 1386, "views were judged in the instant in which a fresh record went round"),
+    ("mixed", 1032, "a request whose hop was out of reach was refused while others only rested"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
 ]
