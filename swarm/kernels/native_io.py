@@ -1,13 +1,14 @@
 """Builds the C++ kernels for this machine at first use, and loads them once per process.
 
 The library is kept under a hash of all that it depends on: sources, flags, the compiler's own
-macros (its version, and the instruction set that `-march=native` stands for here) and torch. Two
-processes that build at once each build aside and rename; the last one wins and both are right.
+macros (its version, and the instruction set that `-march=native` stands for here) and torch. It is
+built aside and renamed, by one process at a time: the others wait for it and take what it made.
 Without a compiler, or when the build fails, the plain torch reference runs and `problem` says why.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +27,10 @@ import torch
 from swarm.kernels import fakes
 
 SOURCE_DIR = Path(__file__).parent / "native"
-BUILD_LIMIT_S = 300.0
-"""A build takes about 10 s on an idle machine; after this it is ended and the reference runs."""
+BUILD_LIMIT_S = 100.0
+"""A build takes some ten seconds on an idle machine; after this it is ended and the reference runs.
+Below `ShardConfig.load_quiet_s`, after which a daemon gives a silent worker up."""
+_LOCK_PAUSE_S = 0.2
 _PROBE_LIMIT_S = 20.0
 _TEXT_CHARACTERS = 200
 _ARM = ("aarch64", "arm64")
@@ -99,9 +103,13 @@ def build(cache_dir: Path, compiler: str | None = None) -> Path:
         return target
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_dir, prefix="build-") as folder:
-            made = _compile(found, flags, Path(folder))
-            made.replace(target)
+        deadline = time.monotonic() + BUILD_LIMIT_S
+        with (
+            _only_builder(cache_dir / "lock", deadline),
+            tempfile.TemporaryDirectory(dir=cache_dir, prefix="build-") as folder,
+        ):
+            if not target.exists():
+                _compile(found, flags, Path(folder), deadline).replace(target)
     except OSError as error:
         raise NativeBuildError(f"{cache_dir} cannot hold the built kernels: {error}") from error
     return target
@@ -135,15 +143,34 @@ def _key(compiler: str, flags: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _compile(compiler: str, flags: Sequence[str], folder: Path) -> Path:
-    """Every source to an object, side by side, then one library."""
-    deadline = time.monotonic() + BUILD_LIMIT_S
-    objects = []
-    running = []
+@contextmanager
+def _only_builder(lock: Path, deadline: float) -> Iterator[None]:
+    """Wait until no other process builds; one that dies lets go of its lock."""
+    with lock.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise NativeBuildError("another process builds the kernels") from error
+                time.sleep(_LOCK_PAUSE_S)
+        yield
+
+
+def _compile(compiler: str, flags: Sequence[str], folder: Path, deadline: float) -> Path:
+    """Every source to an object, as many at a time as there are cores, then one library."""
+    sources = sorted(SOURCE_DIR.glob("*.cpp"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    commands = [
+        [compiler, *flags, "-c", str(source), "-o", str(target)]
+        for source, target in zip(sources, objects, strict=True)
+    ]
+    running: list[subprocess.Popen[bytes]] = []
     try:
-        for source in sorted(SOURCE_DIR.glob("*.cpp")):
-            objects.append(folder / f"{source.stem}.o")
-            command = [compiler, *flags, "-c", str(source), "-o", str(objects[-1])]
+        for index, command in enumerate(commands):
+            if index >= (os.cpu_count() or 1):
+                _finish(running[index - (os.cpu_count() or 1)], deadline)
             running.append(_started(command))
         for process in running:
             _finish(process, deadline)
