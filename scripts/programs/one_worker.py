@@ -216,6 +216,6 @@ class WorkerProcess:
 
 
 def worker_environment() -> dict[str, str]:
-    """As the daemon sets it: idle compute threads sleep, nothing is fetched."""
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "HF_HUB_OFFLINE": "1"}
-    return dict(os.environ) | quiet
+    """As the daemon sets it: idle compute threads sleep soon, nothing is fetched."""
+    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "2000"}
+    return quiet | dict(os.environ) | {"HF_HUB_OFFLINE": "1"}
