@@ -2,8 +2,8 @@
 // are those rows times the query heads that share the KV head. A vector walks its own context in
 // tiles of kTile positions, cut at multiples of kTile whatever the row, with a running softmax.
 //
-// What a vector's sums are made of, and in which order, depends on its own context alone: a score is
-// one chain of fma over the key's elements, an output element one chain over the positions seen.
+// What a vector's sums are made of, and in which order, depends on its own context alone: a score
+// is one chain of fma over the key's elements, an output element one chain over the positions seen.
 // Tasks, blocking and threads only decide which vectors are worked on side by side.
 #include "attention.h"
 
@@ -196,8 +196,18 @@ void gather_all(const Vectors& v, const Tile<T>& tile) {
   }
 }
 
+// Asks for the values while the scores are computed.
+template <class T>
+void fetch_values(const Vectors& v, const Tile<T>& tile, int low, int high) {
+  const int64_t bytes = kLanes * v.value_size * int64_t(sizeof(T));
+  for (int g = low; g < high; ++g)
+    for (int64_t at = 0; at < bytes; at += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(tile.values[g]) + at);
+}
+
 template <class T>
 void walk_tile(const Vectors& v, const Tile<T>& tile, int low, int high, float softcap) {
+  if (v.count < kUnpackFrom) fetch_values(v, tile, low, high);
   score_all(v, tile, low, high);
   for (int64_t i = 0; i < v.count; ++i)
     if (v.range[i].low < v.range[i].high) weigh(v, tile, i, softcap);
@@ -254,20 +264,13 @@ struct Call {
   int64_t group;  // query heads per KV head
 };
 
-float read(const Rows& rows, int64_t row, int64_t head, int64_t i) {
-  const int64_t at = row * rows.row_stride + head * rows.head_stride + i;
-  switch (rows.element) {
-    case Element::kFloat32: return static_cast<const float*>(rows.data)[at];
-    case Element::kBFloat16: return load_one(static_cast<const BFloat16*>(rows.data) + at);
-    default: return load_one(static_cast<const Float16*>(rows.data) + at);
-  }
-}
-
-void write(void* output, Element element, int64_t at, float value) {
+// Calls body(T{}) with the type of rows.
+template <class Body>
+void typed(Element element, Body&& body) {
   switch (element) {
-    case Element::kFloat32: return store_one(static_cast<float*>(output) + at, value);
-    case Element::kBFloat16: return store_one(static_cast<BFloat16*>(output) + at, value);
-    default: return store_one(static_cast<Float16*>(output) + at, value);
+    case Element::kFloat32: return body(float{});
+    case Element::kBFloat16: return body(BFloat16{});
+    default: return body(Float16{});
   }
 }
 
@@ -300,32 +303,46 @@ int64_t first_seen(const Rule& rule, int64_t context) {
 }
 
 void begin(const Call& call, const Task& task, Vectors& v) {
-  for (int64_t i = 0; i < v.count; ++i) {
-    const int64_t row = task.row + i / call.group;
-    const int64_t head = task.kv_head * call.group + i % call.group;
-    for (int64_t d = 0; d < v.key_size; ++d)
-      v.q[i * v.key_size + d] = read(call.q, row, head, d) * call.rule.scale;
-    v.top[i] = -INFINITY;
-  }
+  typed(call.q.element, [&](auto type) {
+    const auto* data = static_cast<const decltype(type)*>(call.q.data);
+    for (int64_t i = 0; i < v.count; ++i) {
+      const int64_t row = task.row + i / call.group;
+      const int64_t head = task.kv_head * call.group + i % call.group;
+      const auto* q = data + row * call.q.row_stride + head * call.q.head_stride;
+      for (int64_t d = 0; d < v.key_size; d += kLanes) {
+        const int64_t left = v.key_size - d;
+        store_some(v.q + i * v.key_size + d, load_some(q + d, left) * call.rule.scale, left);
+      }
+    }
+  });
+  std::fill(v.top, v.top + v.count, -INFINITY);
   std::fill(v.sums, v.sums + v.count * v.value_size, 0.0f);
   std::fill(v.totals, v.totals + v.count * kLanes, 0.0f);
 }
 
-void finish(const Call& call, const Task& task, Vectors& v) {
-  for (int64_t i = 0; i < v.count; ++i) {
-    const int64_t row = task.row + i / call.group;
-    const int64_t head = task.kv_head * call.group + i % call.group;
-    float total = sum(load(v.totals + i * kLanes)), factor = 1.0f;
-    if (call.rule.sinks) {
-      const float sink = call.rule.sinks[head], top = std::max(v.top[i], sink);
-      factor = exponential(v.top[i] - top);
-      total = fma(total, factor, exponential(sink - top));
+// What the sums of one vector are to be multiplied by.
+float final_factor(const Call& call, const Vectors& v, int64_t index, int64_t head) {
+  const float total = sum(load(v.totals + index * kLanes));
+  if (!call.rule.sinks) return 1.0f / total;
+  const float sink = call.rule.sinks[head], top = std::max(v.top[index], sink);
+  const float factor = exponential(v.top[index] - top);
+  return factor / fma(total, factor, exponential(sink - top));
+}
+
+void finish(const Call& call, const Task& task, const Vectors& v) {
+  typed(call.q.element, [&](auto type) {
+    auto* output = static_cast<decltype(type)*>(call.output);
+    for (int64_t i = 0; i < v.count; ++i) {
+      const int64_t row = task.row + i / call.group;
+      const int64_t head = task.kv_head * call.group + i % call.group;
+      const float factor = final_factor(call, v, i, head);
+      auto* to = output + (row * call.q.heads + head) * v.value_size;
+      for (int64_t w = 0; w < v.value_size; w += kLanes) {
+        const int64_t left = v.value_size - w;
+        store_some(to + w, load_some(v.sums + i * v.value_size + w, left) * factor, left);
+      }
     }
-    factor = factor / total;
-    const int64_t at = (row * call.q.heads + head) * v.value_size;
-    for (int64_t w = 0; w < v.value_size; ++w)
-      write(call.output, call.q.element, at + w, v.sums[i * v.value_size + w] * factor);
-  }
+  });
 }
 
 template <class T>

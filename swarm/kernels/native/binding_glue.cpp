@@ -31,7 +31,8 @@ at::Tensor rms_norm_op(const at::Tensor& x, const std::optional<at::Tensor>& wei
   Norm norm{nullptr, float(epsilon), Weighing(weighing)};
   if (weight) {
     check_like(*weight, x);
-    TORCH_CHECK(weight->is_contiguous() && weight->numel() == size && weighing >= 0 && weighing <= 2,
+    TORCH_CHECK(weight->is_contiguous() && weight->numel() == size && weighing >= 0 &&
+                    weighing <= 2,
                 "the weight does not fit the rows");
     norm.weight = weight->const_data_ptr();
   }

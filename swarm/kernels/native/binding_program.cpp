@@ -4,8 +4,9 @@
 // `on_call` first. Tensors are told apart by identity: those given to `begin` are the inputs, those
 // that recorded calls gave are results, and all others (weights, KV blocks, tables of a model) are
 // held as they are. A tensor that shares memory with an input or a result and yet came about unseen
-// makes the program unusable. A run makes the same calls in the same order, so it gives the same bits. What is
-// made of other operators is recorded as those, so that none that looks at values stays hidden.
+// makes the program unusable. A run makes the same calls in the same order, so it gives the same
+// bits. What is made of other operators is recorded as those, so that none that looks at values
+// stays hidden.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -227,7 +228,8 @@ class Program : public torch::CustomClassHolder {
   // What a call gives must have one shape for all values of its inputs.
   void check_values(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments) {
     const std::string& name = op.schema().name();
-    bool looks = op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output);
+    bool looks = op.hasTag(at::Tag::dynamic_output_shape) ||
+                 op.hasTag(at::Tag::data_dependent_output);
     if (name.starts_with("aten::index") || name.starts_with("aten::_index")) {
       looks = false;
       for (const c10::IValue& value : arguments)

@@ -11,9 +11,12 @@ namespace {
 
 using namespace wide;
 
-constexpr int64_t kGrainElements = 64 * 1024;  // below this, waking a thread costs more than it saves
+// Below this, waking a thread costs more than it saves.
+constexpr int64_t kGrainElements = 64 * 1024;
 
-int64_t grain(int64_t size) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, size)); }
+int64_t grain(int64_t size) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, size));
+}
 
 // Calls body(T{}) with the element's type.
 template <class Body>
@@ -23,23 +26,6 @@ void typed(Element element, Body&& body) {
     case Element::kBFloat16: return body(BFloat16{});
     case Element::kFloat16: return body(Float16{});
   }
-}
-
-// Steps through [0, size): whole lanes, then the rest in lanes filled up with zeros.
-template <class T>
-Lanes load_some(const T* from, int64_t count) {
-  if (count >= kLanes) return load(from);
-  T filled[kLanes] = {};
-  std::copy(from, from + count, filled);
-  return load(filled);
-}
-
-template <class T>
-void store_some(T* to, Lanes lanes, int64_t count) {
-  if (count >= kLanes) return store(to, lanes);
-  T filled[kLanes];
-  store(filled, lanes);
-  std::copy(filled, filled + count, to);
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 // means the same operations everywhere. Only what it cannot express is written per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -136,7 +137,8 @@ inline void store_one(BFloat16* to, float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-  to->bits = is_nan ? uint16_t(bits >> 16 | 0x40) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  to->bits = uint16_t(is_nan ? bits >> 16 | 0x40 : rounded);
 }
 inline void store_one(Float16* to, float value) {
 #if defined(__F16C__)
@@ -162,6 +164,23 @@ inline void store(Float16* to, Lanes lanes) {
 #else
   for (int i = 0; i < kLanes; ++i) store_one(to + i, lanes[i]);
 #endif
+}
+
+// The same for what is left of a row, `count` elements, filled up with zeros.
+template <class T>
+inline Lanes load_some(const T* from, int64_t count) {
+  if (count >= kLanes) return load(from);
+  T filled[kLanes] = {};
+  std::copy(from, from + count, filled);
+  return load(filled);
+}
+
+template <class T>
+inline void store_some(T* to, Lanes lanes, int64_t count) {
+  if (count >= kLanes) return store(to, lanes);
+  T filled[kLanes];
+  store(filled, lanes);
+  std::copy(filled, filled + count, to);
 }
 
 // e^x to about one unit in the last place, for x up to 88; 0 below the smallest normal number.
