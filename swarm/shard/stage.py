@@ -89,7 +89,7 @@ class Stage:
     @property
     def parameter_bytes(self) -> int:
         """Bytes of all distinct parameters and packed weights held."""
-        tensors = (*self._model.parameters(), *self._model.buffers())
+        tensors = self._model.state_dict().values()
         held = {tensor.data_ptr(): tensor.numel() * tensor.itemsize for tensor in tensors}
         return sum(held.values())
 
