@@ -97,14 +97,17 @@ def block_bytes(block_tokens: int, heads: HeadSizes, dtype: torch.dtype) -> int:
 def new_pool(
     blocks: int, block_tokens: int, heads: HeadSizes, dtype: torch.dtype, device: torch.device
 ) -> KvPool:
-    """A pool of zeros. `dtype` need not be that of the queries."""
+    """A pool of whatever was in the memory, which a CPU gives out as it is first written.
+
+    `dtype` need not be that of the queries.
+    """
     assert dtype in POOL_TYPES and block_tokens % LANES == 0
     count = (blocks, heads.kv_heads)
-    keys = torch.zeros((*count, heads.key_size, block_tokens), dtype=dtype, device=device)
-    values = torch.zeros((*count, block_tokens, heads.value_size), dtype=dtype, device=device)
+    keys = torch.empty((*count, heads.key_size, block_tokens), dtype=dtype, device=device)
+    values = torch.empty((*count, block_tokens, heads.value_size), dtype=dtype, device=device)
     scales = None
     if dtype is torch.int8:
-        scales = torch.zeros((2, *count, block_tokens), device=device).permute(0, 1, 3, 2)
+        scales = torch.empty((2, *count, block_tokens), device=device).permute(0, 1, 3, 2)
     return KvPool(keys.permute(0, 3, 1, 2), values.permute(0, 2, 1, 3), scales)
 
 

@@ -50,7 +50,9 @@ def make_sequences(
     needed = [-(-count // BLOCK) for count in counts]
     blocks = sum(needed) + spare
     pool = new_pool(blocks, BLOCK, heads, dtype, CPU)
-    if dtype is not torch.int8:
+    if pool.scales is not None:
+        pool.scales.fill_(torch.nan)
+    else:
         pool.keys.fill_(torch.nan)
         pool.values.fill_(torch.nan)
     free = list(range(blocks))
