@@ -20,6 +20,9 @@ from swarm.discovery.mdns_io import Mdns
 from swarm.notes import Note
 from swarm.terms import Address, NodeId
 
+pytestmark = pytest.mark.xdist_group("multicast")
+"""Two of these at once would hear each other."""
+
 PATIENCE_S = 20.0
 """Far above what is needed; reached only when something is broken."""
 HERE = Path(__file__).parent

@@ -138,7 +138,7 @@ def test_the_loop_runs_on_while_a_long_prompt_is_encoded() -> None:
         while not task.done():
             turns += 1
             await asyncio.sleep(0)
-        assert turns > 100
+        assert turns > 10, "the loop stood still"
         assert len(await task) > 20_000
 
     with_process(work)

@@ -21,20 +21,16 @@ from swarm.messages import (
     Credit,
     Digest,
     DigestEntry,
-    Epoch,
     FileChunk,
     Gap,
     Heartbeat,
     Lane,
     Message,
-    ModelId,
-    NodeId,
     Ping,
     Progress,
     RecordKind,
     Records,
     RowType,
-    SessionId,
     SessionProgress,
     SignedRecord,
     Step,
@@ -43,7 +39,7 @@ from swarm.messages import (
     decode,
     encode,
 )
-from swarm.terms import Address, Incarnation
+from swarm.terms import Address, Epoch, Incarnation, ModelId, NodeId, SessionId
 
 SESSION, EPOCH = SessionId("0" * 16), Epoch(1)
 SAMPLES: tuple[Message, ...] = (
