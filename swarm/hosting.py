@@ -57,7 +57,6 @@ from swarm.terms import (
     ShardState,
 )
 
-ID_BYTES = 4
 POOL_BLOCKS_MAX = 1 << 15
 """Of one model's pool: a million positions. More would seldom be used, and counting them costs."""
 
@@ -140,19 +139,19 @@ class Hosting:
         return 0 if h is None else h.weight_bytes
 
     def trial(self, session: SessionId) -> tuple[Begin, Run] | None:
-        """Orders that a worker which is well answers at once: one row through one layer."""
+        """Orders that a worker which is well answers at once, by refusing a run without rows: one
+        whose device hangs does not come to that."""
         h = next((h for h in self._hosted if h.stage is Stage.SERVING), None)
         if h is None or h.inspected is None or h.loaded is None:
             return None
         layers, embed = h.loaded.layers, h.loaded.layers.start == 0
         row_type = RowType.IDS if embed else h.loaded.row_type
-        payload = bytes(ID_BYTES if embed else h.loaded.row_bytes)
         part = LayerRange(layers.start, layers.start + 1)
         model_id = h.inspected.spec.model_id
         head = part.stop == h.inspected.spec.layer_count
         return (
             Begin(session, 1, model_id, part, embed, head, 1, 1, Sampling(temperature=0.0)),
-            Run(session, 1, 0, 1, StepKind.PREFILL, row_type, 0, payload),
+            Run(session, 1, 0, 1, StepKind.PREFILL, row_type, 0),
         )
 
     @property

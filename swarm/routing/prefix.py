@@ -33,10 +33,6 @@ class PrefixChain:
         self._ids = ids
         self._chain = bytearray()
 
-    def of_prompt(self, count: int) -> bytes:
-        """Of the first `count` positions, without the last one's block: one row must always run."""
-        return self._first(max(0, count - 1))
-
     def whole(self) -> bytes:
         """Of all positions that have rows: the last id was sampled and never run."""
         return self._first(len(self._ids) - 1)

@@ -262,6 +262,7 @@ class Relay(RelayViews):
         s = self._by_worker_id.get(result.session)
         if s is not None and result.generation == s.generation:
             self._fail(s, self._me, result.code, result.detail)
+            s.room.spoil()
             self._drop(s)
 
     # ------------------------------------------------------------ opening

@@ -40,11 +40,13 @@ class Blocks(Protocol):
 
     def seal(self, session: SessionId, scope: Hashable, hashes: Sequence[bytes]) -> None: ...
 
+    def spoil(self, session: SessionId) -> None: ...
+
     def release(self, session: SessionId) -> None: ...
 
 
 class Pools(Protocol):
-    """`shard.kv_pools.KvPools` is the real one."""
+    """`shard.kv_blocks.KvPools` is the real one."""
 
     def pool(self, model_id: ModelId) -> Blocks | None: ...
 
@@ -89,6 +91,7 @@ class Room:
         kind, layers = self.blocks.kind, order.layers
         scope = (self._origin, layers.start, layers.stop, order.embed)
         hashes = hashes_in(order.prefix) if kind.prefix_unit else ()
+        hashes = hashes[: self._reusable_of(order) // KV_BLOCK_TOKENS]
         offered = self.blocks.match(scope, hashes) * KV_BLOCK_TOKENS
         offered -= offered % kind.prefix_unit if kind.prefix_unit else 0
         length = max(order.prompt_count, order.length)
@@ -105,8 +108,14 @@ class Room:
         """Whose hashes name what is filled from now on."""
         kind = self.blocks.kind
         self._hashes = hashes_in(order.prefix) if kind.prefix_unit else ()
+        self._reusable = self._reusable_of(order)
+
+    def _reusable_of(self, order: Open) -> int:
+        """Where generated rows have other bits than a prompt's, only whole pieces of the prompt may
+        come from others or go to them: a rebuild must give what was there."""
+        kind = self.blocks.kind
         whole = order.prompt_count - order.prompt_count % max(1, kind.prefix_unit)
-        self._reusable = order.position_limit if kind.reuses_generated else whole
+        return order.position_limit if kind.reuses_generated else whole
 
     def can_begin(self, kv_length: int) -> bool:
         """Whether a session that holds nothing may start there."""
@@ -127,6 +136,10 @@ class Room:
         self.blocks.filled(self._session, length)
         if self._hashes and length <= prompt_count:
             self._seal(self._hashes)
+
+    def spoil(self) -> None:
+        """A step failed: what was computed before it is not to be had by others any more."""
+        self.blocks.spoil(self._session)
 
     def leave(self, chain: bytes = b"") -> None:
         """The end. `chain`: hashes of the whole sequence."""

@@ -359,7 +359,8 @@ class OriginSession(WatchedSession):
         if now >= give_up_at:
             self._fail(error)
             return
-        if isinstance(error, CapacityError) and self.phase is not Phase.WAITING:
+        holds = self.phase is not Phase.WAITING or bool(self._seeker.held)
+        if isinstance(error, CapacityError) and holds:
             self._release_all(is_kept=True)
             self._seeker.held.clear()
         self._enter(Phase.WAITING)

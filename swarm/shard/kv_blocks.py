@@ -112,7 +112,7 @@ class KvBlocks:
         shared = [self._block_of[(scope, index, name)] for index, name in enumerate(hashes)]
         known = self._holders.get(session)
         promised = blocks_for(positions)
-        freed = [b for b in known.table if self._uses[b] == 1] if known else []
+        freed = {b for b in known.table if self._uses[b] == 1} if known else set()
         owed = known.owed if known else 0
         taken = sum(b in self._cached or b in freed for b in shared)
         room = self.room + owed + len(freed) - taken
@@ -153,7 +153,8 @@ class KvBlocks:
         needed = blocks_for(length) - len(holder.table)
         if needed <= 0:
             return ()
-        if needed - holder.owed > max(0, self.room):
+        is_there = needed <= len(self._free) + len(self._cached)
+        if needed - holder.owed > max(0, self.room) or not is_there:
             raise KvExhausted(f"{needed} more KV blocks are needed, {max(0, self.room)} are free")
         fresh = tuple(self._fresh() for _ in range(needed))
         self._change(holder, holder.table + list(fresh))
@@ -175,6 +176,11 @@ class KvBlocks:
             if key not in self._block_of and block not in self._key_of:
                 self._block_of[key] = block
                 self._key_of[block] = key
+
+    def spoil(self, session: SessionId) -> None:
+        """Nobody finds the session's blocks any more; who shares them goes on."""
+        for block in self._holders[session].table:
+            self._forget(block)
 
     def release(self, session: SessionId) -> None:
         """Give back what a session holds. Safe to repeat."""

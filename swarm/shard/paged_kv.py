@@ -54,7 +54,7 @@ def bytes_per_block(kinds: Mapping[int, LayerKind], dtype: torch.dtype) -> int:
 def make_paged_kv(
     kinds: Mapping[int, LayerKind], blocks: int, dtype: torch.dtype, device: torch.device
 ) -> PagedKv:
-    """Zeros that take no memory, on a CPU, until they are written to."""
+    """Pools that take no memory, on a CPU, until they are written to."""
     pools = {
         index: new_pool(blocks + SCRATCH_BLOCKS, KV_BLOCK_TOKENS, kind.heads, dtype, device)
         for index, kind in kinds.items()

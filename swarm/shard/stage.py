@@ -187,7 +187,10 @@ class Stage:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def probe(self) -> dict[int, LayerKind]:
-        """What each layer keeps of a position. Raises ShardError when that is not all it keeps."""
+        """What each layer keeps of a position. Raises ShardError when that is not all it keeps, or
+        when how a row is turned depends on how long the longest sequence of its batch is."""
+        if kind := _rope_by_length(self.config):
+            raise ShardError(f"its {kind} rotary embedding depends on the sequence's length")
         part, count = self.part, 2
         positions = torch.arange(count, device=self.device)[None]
         shape = (1, count) if part.embed else (1, count, self.hidden_size)
@@ -249,3 +252,12 @@ class Stage:
             assert self._head is not None
             with self._head.picking(wanted, self.company.rows_max or len(wanted)):
                 return self._model(**arguments).logits.flatten(0, 1)
+
+
+def _rope_by_length(config: Any) -> str | None:
+    """The kind of rotary embedding whose angles change with a sequence's length, if it is one:
+    transformers takes the length from the whole batch."""
+    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    parameters = [found, *(each for each in found.values() if isinstance(each, dict))]
+    kinds = [str(each.get("rope_type", each.get("type", ""))) for each in parameters]
+    return next((kind for kind in kinds if kind == "longrope" or "dynamic" in kind), None)

@@ -260,6 +260,16 @@ def test_a_worker_whose_answers_differ_from_prompts_shares_whole_pieces_of_promp
     assert (offered.cached_length, offered.cache_unit) == (2 * T, 2 * T)
 
 
+def test_a_rebuild_takes_no_prompt_of_others_for_what_was_generated() -> None:
+    """Of a worker whose answers have other bits than prompts of the same ids."""
+    bench = bench_of(kind=PoolKind(is_paged=True, prefix_unit=T))
+    longer = Peer(bench, order=replace(LONG, prompt_count=6 * T + 1)).begin(prefix=chain(6))
+    longer.run(0, 6 * T + 1)
+    longer.release(6)
+    moved = replace(LONG, prompt_count=2 * T + 5, length=5 * T + 1)
+    assert Peer(bench, FOURTH, moved).open(prefix=chain(5)).cached_length == 2 * T
+
+
 @pytest.mark.parametrize("kv_length", [T - 1, 6 * T])
 def test_nobody_starts_where_nothing_was_offered(kv_length: int) -> None:
     bench = bench_of()

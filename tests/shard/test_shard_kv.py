@@ -90,6 +90,20 @@ def test_a_prefix_is_shared_and_found_again() -> None:
     assert (pool.used, pool.room, pool.match("x", [ONE, TWO])) == (0, 8, 2)
 
 
+def test_what_a_failed_session_computed_is_found_by_nobody() -> None:
+    pool = KvBlocks(8)
+    pool.reserve(A, 3 * T)
+    filled(pool, A, 3 * T)
+    pool.seal(A, "x", [ONE, TWO])
+    pool.reserve(B, 3 * T, "x", [ONE])
+    pool.spoil(A)
+    assert pool.match("x", [ONE, TWO]) == 0
+    pool.release(A)
+    assert pool.table(B) == (0,), "who shares goes on"
+    pool.release(B)
+    assert (pool.used, pool.room, pool.match("x", [ONE])) == (0, 8, 0)
+
+
 def test_of_two_that_compute_the_same_one_is_found() -> None:
     pool = KvBlocks(4)
     for session in (A, B):

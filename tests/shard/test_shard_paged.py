@@ -50,6 +50,10 @@ PLAIN = {
     "llama4_text": "neither all that came before nor a window",
     "deepseek_v32": "cache of their own",
 }
+BY_LENGTH = {
+    "longrope": {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "factor": 4.0},
+    "dynamic": {"factor": 4.0},
+}
 FIRST = parts(LAYERS, [2])[0]
 """Layers without a head: rows come out, whose bits can be compared."""
 DTYPES = [torch.float32, torch.bfloat16]
@@ -87,6 +91,17 @@ def test_what_keeps_more_than_keys_and_values_says_why_it_does_not_fit(
     assert reason is not None and PLAIN[family] in reason
     assert stage.kv is None
     assert len(Chain([stage]).generate(prompt_of(9), 3, chunk=8)) == 3
+
+
+@pytest.mark.parametrize("kind", BY_LENGTH)
+def test_angles_that_depend_on_the_longest_of_a_batch_do_not_fit(kind: str, tmp_path: Path) -> None:
+    rope = BY_LENGTH[kind] | {
+        "rope_type": kind, "rope_theta": 10000.0, "original_max_position_embeddings": 64
+    }  # fmt: skip
+    save_tiny(tmp_path, "llama", rope_parameters=rope)
+    stage = load(tmp_path, whole_part(LAYERS))
+    reason = plain_reason(stage, stage.dtype, exact=True)
+    assert reason is not None and f"{kind} rotary" in reason
 
 
 # ---------------------------------------------------------------- bits

@@ -31,7 +31,7 @@ inline Lanes splat(float value) { return Lanes{} + value; }
 inline Lanes fma(Lanes a, Lanes b, Lanes c) {
 #if defined(__AVX512F__)
   return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#elif defined(__FMA__) && defined(__AVX2__)
   union Halves {
     Lanes all;
     __m256 half[2];

@@ -1,6 +1,7 @@
 // Writes new keys and values into a pool of KV blocks.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention.h"
 #include "lanes.h"
@@ -28,8 +29,17 @@ template <class From, class To>
 void copy(const From* from, To* pool, int64_t size, const Target& target) {
   float divisor = 1.0f;
   if (target.scale) {
-    float most = 0.0f;
-    for (int64_t i = 0; i < size; ++i) most = std::max(most, std::fabs(load_one(from + i)));
+    float most = 0.0f, sum = 0.0f;  // the sum is no number if an element is none
+    for (int64_t i = 0; i < size; ++i) {
+      const float value = load_one(from + i);
+      most = std::max(most, std::fabs(value));
+      sum += value * 0.0f;
+    }
+    if (sum != 0.0f) {
+      *target.scale = std::numeric_limits<float>::quiet_NaN();
+      for (int64_t i = 0; i < size; ++i) put(pool + target.at + i * target.stride, 0.0f);
+      return;
+    }
     *target.scale = most / 127.0f;
     divisor = *target.scale == 0.0f ? 1.0f : *target.scale;
   }
