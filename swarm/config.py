@@ -218,7 +218,7 @@ class ShardConfig:
     dtype: str = "auto"
     """float32, bfloat16, float16; auto: the checkpoint's own, float32 where that is slow on CPU."""
     quantization: str = "none"
-    """Of the weights: int8 (with int8 activations), int4 (groups of 32), none."""
+    """Of the weights: int8 or int4, in groups of 32, or none."""
     kv_cache_dtype: str = "auto"
     """auto: as the rows; int8, fp8 (where the device has it): half the memory, other bits."""
     max_model_len: int = 0
