@@ -1,10 +1,11 @@
 """Chain hashes of a sequence's whole blocks, by which hops find again what they have computed.
 
-    hash 0 = H(ids of block 0)      hash i = H(hash i-1, ids of block i)
+    hash 0 = H(model, ids of block 0)      hash i = H(hash i-1, ids of block i)
 
-So a hash names everything up to its block's end. What a hop keeps for some ids also depends on
-which kernels made the rows that came to it: each hop gets the chain under a salt of its own, made
-of the numeric classes of all layers up to its last one. How a route is cut changes no rows.
+So a hash names everything up to its block's end, in one model. What a hop keeps for some ids also
+depends on which kernels made the rows that came to it: each hop gets the chain under a salt of its
+own, made of the numeric classes of all layers up to its last one. How a route is cut changes no
+rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from swarm.messages import KV_BLOCK_TOKENS, PREFIX_HASH_BYTES
-from swarm.terms import LayerRange, NodeId, NumericClass, Route
+from swarm.terms import LayerRange, ModelId, NodeId, NumericClass, Route
 
 CHAIN_BLOCKS_MAX = 3840
 """Of one message, 60 KiB: with the rest of `Open` it fits a frame of 64 KiB. What lies behind is
@@ -28,8 +29,9 @@ _BLOCK = struct.Struct(f"<{KV_BLOCK_TOKENS}i")
 class PrefixChain:
     """Of one sequence, as it grows."""
 
-    def __init__(self, ids: list[int]) -> None:
+    def __init__(self, model_id: ModelId, ids: list[int]) -> None:
         """`ids`: of the sequence; its owner appends to it."""
+        self._root = model_id.encode()
         self._ids = ids
         self._chain = bytearray()
 
@@ -41,7 +43,7 @@ class PrefixChain:
         count = min(positions // KV_BLOCK_TOKENS, CHAIN_BLOCKS_MAX)
         while (known := len(self._chain) // PREFIX_HASH_BYTES) < count:
             ids = self._ids[known * KV_BLOCK_TOKENS : (known + 1) * KV_BLOCK_TOKENS]
-            last = bytes(self._chain[-PREFIX_HASH_BYTES:])
+            last = bytes(self._chain[-PREFIX_HASH_BYTES:]) or self._root
             self._chain += blake2b(last + _BLOCK.pack(*ids), digest_size=PREFIX_HASH_BYTES).digest()
         return bytes(self._chain[: count * PREFIX_HASH_BYTES])
 

@@ -85,7 +85,7 @@ class OriginSession(WatchedSession):
         self._refusal: SwarmError | None = None
         """Why the last route could not be opened, where that is what a client should hear."""
         self._patience = Patience(config)
-        self._prefix = PrefixChain(self._ids)
+        self._prefix = PrefixChain(order.model_id, self._ids)
         self._cached_tokens: int | None = None
         """Of the first start."""
         if not order.prompt_ids or order.max_tokens < 1:

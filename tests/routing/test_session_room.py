@@ -28,7 +28,7 @@ from swarm.messages import (
 from swarm.routing.cost import PlanRequest
 from swarm.routing.phases import Phase
 from swarm.routing.prefix import CHAIN_BLOCKS_MAX, PrefixChain, PrefixMemory, salted, salts_of
-from swarm.terms import NodeId
+from swarm.terms import ModelId, NodeId
 
 T = KV_BLOCK_TOKENS
 
@@ -52,6 +52,10 @@ def refuse(bench: Bench, node: NodeId) -> None:
 
 def opens(bench: Bench) -> list[NodeId]:
     return [node for node, message in bench.sent() if isinstance(message, Open)]
+
+
+def chain_of(ids: list[int]) -> PrefixChain:
+    return PrefixChain(MODEL.model_id, ids)
 
 
 def open_all(bench: Bench) -> None:
@@ -219,7 +223,7 @@ def test_an_end_names_the_whole_sequence_and_a_failure_nothing() -> None:
         bench.token(position)
     released = [m.prefix for _, m in bench.sent() if isinstance(m, Release)]
     ids = [*bench.session.order.prompt_ids, *[7] * (T + 1)]
-    expected = PrefixChain(ids).whole()
+    expected = chain_of(ids).whole()
     assert len(expected) == 2 * PREFIX_HASH_BYTES
     assert released == [salted(expected, salt) for salt in salts_of(route(A, B))]
     failed = Bench(route(A, B), prompt=2 * T)
@@ -248,19 +252,19 @@ def test_rows_of_mixed_classes_are_shared_with_nobody() -> None:
 
 def test_a_next_turn_asks_for_the_nodes_that_have_its_past() -> None:
     memory = PrefixMemory()
-    first = PrefixChain(list(range(3 * T))).whole()
+    first = chain_of(list(range(3 * T))).whole()
     memory.remember(first, route(D, C))
-    longer = PrefixChain([*range(2 * T), *[5] * 2 * T]).whole()
+    longer = chain_of([*range(2 * T), *[5] * 2 * T]).whole()
     assert {(n, depth) for n, _, depth in memory.depths(longer)} == {(C, 2 * T), (D, 2 * T)}
     memory.remember(longer, route(A, B))
     assert [depth for n, _, depth in memory.depths(longer) if n in (A, B)] == [3 * T, 3 * T]
-    assert memory.depths(PrefixChain([9] * 2 * T).whole()) == ()
+    assert memory.depths(chain_of([9] * 2 * T).whole()) == ()
 
 
 def test_the_plan_is_asked_for_with_what_is_remembered() -> None:
     bench = Bench(prompt=2 * T)
     memory = PrefixMemory()
-    memory.remember(PrefixChain(list(bench.session.order.prompt_ids)).whole(), route(D, C))
+    memory.remember(chain_of(list(bench.session.order.prompt_ids)).whole(), route(D, C))
     bench.session.start(bench.now, memory)
     request: PlanRequest = bench.plans.requests[0]
     hops = route(D, C).hops
@@ -272,15 +276,20 @@ def test_the_plan_is_asked_for_with_what_is_remembered() -> None:
 # ---------------------------------------------------------------- chains
 
 
+def test_the_same_ids_of_another_model_have_other_names() -> None:
+    ids = [1] * (2 * T)
+    assert PrefixChain(ModelId("other"), ids).whole() != chain_of(ids).whole()
+
+
 def test_a_chain_names_everything_before_it() -> None:
     ids = list(range(5 * T))
-    chain = PrefixChain(ids)
+    chain = PrefixChain(MODEL.model_id, ids)
     short = chain.whole()
     assert len(short) == 4 * PREFIX_HASH_BYTES
     ids += [1] * T
     assert chain.whole()[: len(short)] == short
     other = [7, *ids[1:]]
-    changed = PrefixChain(other).whole()
+    changed = chain_of(other).whole()
     assert all(
         changed[at : at + PREFIX_HASH_BYTES] != short[at : at + PREFIX_HASH_BYTES]
         for at in range(0, len(short), PREFIX_HASH_BYTES)
@@ -288,15 +297,15 @@ def test_a_chain_names_everything_before_it() -> None:
 
 
 def test_a_prompt_of_whole_blocks_keeps_its_last_row_to_run() -> None:
-    assert len(PrefixChain([1] * 2 * T).whole()) == PREFIX_HASH_BYTES
-    assert len(PrefixChain([1] * (2 * T + 1)).whole()) == 2 * PREFIX_HASH_BYTES
-    assert PrefixChain([1]).whole() == b""
+    assert len(chain_of([1] * 2 * T).whole()) == PREFIX_HASH_BYTES
+    assert len(chain_of([1] * (2 * T + 1)).whole()) == 2 * PREFIX_HASH_BYTES
+    assert chain_of([1]).whole() == b""
     assert salted(b"", b"x" * PREFIX_HASH_BYTES) == b""
 
 
 def test_the_longest_chain_fits_a_message() -> None:
     count = (CHAIN_BLOCKS_MAX + 5) * T
-    chain = PrefixChain([1] * count).whole()
+    chain = chain_of([1] * count).whole()
     assert len(chain) == CHAIN_BLOCKS_MAX * PREFIX_HASH_BYTES
     bench = Bench()
     bench.session.start(bench.now)
