@@ -52,8 +52,9 @@ RANKS: dict[str, int] = {
     "gateway": 8,
     "sims": 8,
     "daemon": 9,
-    "cli": 10,
-    "__main__": 11,
+    "commands": 10,
+    "cli": 11,
+    "__main__": 12,
 }
 """Arrows go from a higher rank to a lower one, and inside one package or rank 0 and 1."""
 SHARED_RANK_MAX = 1

@@ -287,6 +287,23 @@ def test_a_key_is_made_once_shown_and_replaced_only_on_demand(
     assert run(capsys, "key", "new", "--replace", "--home", home)[1] != line
 
 
+def test_key_and_config_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    made = json.loads(run(capsys, "key", "new", "--json", "--home", tmp_path)[1])
+    assert json.loads(run(capsys, "key", "show", "--json", "--home", tmp_path)[1]) == made
+    assert SwarmKey.parse(made["key"]).tag == made["tag"]
+    settings = json.loads(run(capsys, "config", "--json", "--home", tmp_path)[1])
+    assert settings["gateway"]["port"] == Config().gateway.port
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {"_SWARM_COMPLETE": "complete_bash", "COMP_WORDS": "swarm st", "COMP_CWORD": "1"}
+    program = Path(sys.executable).with_name("swarm")
+    done = subprocess.run(
+        [program], capture_output=True, text=True, env=os.environ | asked, check=False
+    )
+    assert done.stdout.split() == ["status"], done.stderr
+
+
 def test_a_damaged_key_is_told_without_showing_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

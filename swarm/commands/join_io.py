@@ -1,0 +1,95 @@
+"""`swarm join` and `swarm leave`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swarm import flags
+from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
+from swarm.errors import ConfigError
+from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
+
+LEAVE_MARGIN_S = 15.0
+"""Waited for beyond the grace that the node gives its sessions."""
+
+app = typer.Typer()
+
+
+@app.command()
+def join(
+    model: flags.Models = None,
+    layers: flags.Layers = None,
+    memory: flags.Memory = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:N or mps.")] = None,
+    dtype: flags.Dtype = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
+    quantization: flags.Quantization = None,
+    kv_cache_dtype: flags.KvCacheDtype = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    served_model_name: flags.ServedModelName = None,
+    enable_prefix_caching: flags.PrefixCaching = None,
+    enforce_eager: flags.EnforceEager = None,
+    exact: flags.Exact = None,
+    gateway: flags.Gateway = None,
+    listen: flags.Listen = None,
+    peer: flags.Peer = None,
+    key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
+    open_swarm: Annotated[
+        bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    name: Annotated[str | None, typer.Option(help="Shown to people; default: host name.")] = None,
+    no_mdns: Annotated[bool, typer.Option("--no-mdns", help="Do not use multicast.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
+) -> None:
+    """Run this machine's node until Ctrl-C or `swarm leave`."""
+    if key is not None and open_swarm:
+        raise ConfigError("--key and --open exclude each other: give one of them")
+    options = JoinOptions(
+        model=tuple(model or ()),
+        layers=None if layers is None else parse_layers(layers),
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        gateway=None if gateway is None else parse_address(gateway),
+        listen=None if listen is None else parse_address(listen),
+        peers=tuple(parse_address(text) for text in peer or ()),
+        key=key,
+        open_swarm=open_swarm,
+        home=home.expanduser(),
+        name=name,
+        mdns=not no_mdns,
+        log_json=log_json,
+        engine=EngineOptions(
+            quantization, kv_cache_dtype, max_model_len, max_num_seqs, max_num_batched_tokens,
+            enable_prefix_caching, enforce_eager, exact,
+        ),
+        served_model_name=tuple(served_model_name or ()),
+    )  # fmt: skip
+    from swarm import daemon
+
+    raise typer.Exit(daemon.run(options))
+
+
+@app.command()
+def leave(as_json: AsJson = False, home: Home = DEFAULT_HOME) -> None:
+    """Take this machine's node out; its running answers move to other nodes first."""
+    from swarm.gateway.client_io import GatewayClient, running_node, wait_for_end
+
+    node = running_node(home.expanduser())
+    grace_s = GatewayClient(node.url).leave(node.control_token)
+    if not as_json:
+        print("leaving: running answers move to other nodes or end", flush=True)
+    if not wait_for_end(node.pid, grace_s + LEAVE_MARGIN_S):
+        raise ConfigError(
+            f"the node (process {node.pid}) is still there; stop it with Ctrl-C or end the process"
+        )
+    if as_json:
+        print_json({"left": True})
+    else:
+        print("left")
