@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import hmac
-from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from swarm.config import GatewayConfig
 from swarm.errors import ConfigError, RequestError, SwarmError
-from swarm.gateway import catalog, guard
+from swarm.gateway import guard
+from swarm.gateway.api_io import OpenAiPages
 from swarm.gateway.completions_io import Completions, error_response
-from swarm.gateway.openai import Endpoint
-from swarm.gateway.probe_io import Prober
-from swarm.gateway.responses import ErrorAnswer, error_answer, model_json, not_covered, sse
+from swarm.gateway.health_io import HealthPages
+from swarm.gateway.node_pages_io import NodePages
+from swarm.gateway.responses import ErrorAnswer, error_answer, sse
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
 from swarm.gateway.text_process_io import TextHelper, TextProcess
-from swarm.gateway.view import note_json, state_json
 from swarm.node_port import NodePort
-from swarm.notes import Level, Note, NoteSink, note
+from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address
 
-CONTROL_HEADER = "X-Swarm-Control"
-"""Carries the token of `<home>/gateway.json` for requests that change the node."""
 STOP_GRACE_S = 1.0
 """Time for running answers to tell their clients that they are cut off."""
+
+
+class Pages(Protocol):
+    """Some endpoints. A file of its own for each, so that this one need not know what they do."""
+
+    def routes(self) -> list[web.RouteDef]: ...
 
 
 class Gateway:
@@ -48,16 +50,17 @@ class Gateway:
 
         `helper`: for tests; otherwise a process of this gateway's own.
         """
-        self._node = node
         self._config = config
         self._notes = notes
-        self._control_token = control_token
-        self._created = int(sources.wall_clock())
         helper = helper or TextProcess(config, self._helper_said)
         self._completions = Completions(node, config, sources, notes, helper)
-        self._prober = Prober(node, config, sources.clock)
-        self._event_streams: dict[int, web.Request] = {}
-        self._leaving: asyncio.Task[None] | None = None
+        self._health = HealthPages(node, config, sources)
+        self._node_pages = NodePages(node, config, notes, control_token, self.refuse_new)
+        self._pages: tuple[Pages, ...] = (
+            self._health,
+            OpenAiPages(node, self._completions, created=int(sources.wall_clock())),
+            self._node_pages,
+        )
         self._loopback_only = True
         self._runner = web.AppRunner(
             self._app(),
@@ -99,34 +102,19 @@ class Gateway:
     async def stop(self) -> None:
         """Cut off what runs, each with an error that its client sees, and close. Idempotent."""
         self._completions.stop()
-        for request in list(self._event_streams.values()):
-            if request.transport is not None:
-                request.transport.close()
+        self._node_pages.stop()
         await self._runner.cleanup()
-        await self._prober.close()
+        await self._health.close()
         await self._completions.close()
-        if self._leaving is not None:
-            self._leaving.cancel()
-            await asyncio.gather(self._leaving, return_exceptions=True)
+        await self._node_pages.close()
 
     def _app(self) -> web.Application:
         app = web.Application(
             client_max_size=self._config.body_bytes_max,
             middlewares=[self._answer_errors, self._check_sender],
         )
-        app.add_routes(
-            [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/v1/models", self._models),
-                web.get("/v1/models/{name:.+}", self._model),
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/v1/completions", self._completion),
-                web.get("/swarm/state", self._state),
-                web.get("/swarm/events", self._events),
-                web.post("/swarm/leave", self._leave),
-            ]
-        )
+        for pages in self._pages:
+            app.add_routes(pages.routes())
         return app
 
     @web.middleware
@@ -170,97 +158,6 @@ class Gateway:
     def _helper_said(self, line: str) -> None:
         self._notes(note("gateway.text_helper", Level.WARNING, line=line))
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
-
-    async def _readyz(self, request: web.Request) -> web.Response:
-        """200 when a token came through a whole route lately: of `model`, or else of any model."""
-        views = self._node.models()
-        name = request.query.get("model")
-        wanted = (
-            [catalog.find(views, name)] if name else [view for _, view in catalog.listed(views)]
-        )
-        problems = {}
-        for view in wanted:
-            problem = await self._prober.problem(view)
-            if problem is None:
-                return web.json_response({"ready": True, "model": view.spec.name})
-            problems[view.spec.name] = problem
-        if not problems and views:
-            raise not_covered(views[0])
-        said = "; ".join(f"{model}: {problem}" for model, problem in problems.items())
-        answer = ErrorAnswer(
-            503, said or "no model is known here yet", "server_error", "not_ready", retry=True
-        )
-        return error_response(answer, self._config, {})
-
-    async def _models(self, _: web.Request) -> web.Response:
-        listed = catalog.listed(self._node.models())
-        data = [model_json(view, label, self._created) for label, view in listed]
-        return web.json_response({"object": "list", "data": data})
-
-    async def _model(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        view = catalog.find(self._node.models(), name)
-        return web.json_response(model_json(view, name, self._created))
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._completions.serve(Endpoint.CHAT, request)
-
-    async def _completion(self, request: web.Request) -> web.StreamResponse:
-        return await self._completions.serve(Endpoint.COMPLETION, request)
-
-    async def _state(self, _: web.Request) -> web.Response:
-        return web.json_response(state_json(self._node.snapshot()))
-
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Notes as they come. A reader that lags loses the oldest ones."""
-        if len(self._event_streams) >= self._config.event_streams_max:
-            raise RequestError("too many readers of events", status=429)
-        notes = self._node.subscribe(self._config.event_backlog_max)
-        stream = EventStream(request, {}, self._config)
-        self._event_streams[id(request)] = request
-        try:
-            async with stream:
-                await stream.open()
-                async for entry in notes:
-                    await stream.write(sse(note_json(entry)))
-        except ConnectionError:
-            pass
-        finally:
-            del self._event_streams[id(request)]
-            await _close(notes)
-        return stream.response
-
     def refuse_new(self) -> None:
         """The node is about to leave: new requests get 503, running ones go on."""
         self._completions.refuse_new()
-
-    async def _leave(self, request: web.Request) -> web.Response:
-        """Start a planned departure. Only for programs of this machine that hold the token."""
-        given = request.headers.get(CONTROL_HEADER, "").encode()
-        peer = request.transport.get_extra_info("peername") if request.transport else None
-        if (
-            self._control_token is None
-            or not hmac.compare_digest(given, self._control_token.encode())
-            or not guard.is_loopback(str(peer[0]) if peer else "")
-        ):
-            raise RequestError("leaving needs the node's control token", status=403)
-        if self._leaving is None:
-            self._completions.refuse_new()
-            self._leaving = asyncio.create_task(self._depart())
-        body = {"leaving": True, "grace_s": self._config.leave_grace_s}
-        return web.json_response(body, status=202)
-
-    async def _depart(self) -> None:
-        try:
-            await self._node.leave(self._config.leave_grace_s)
-        except SwarmError as error:
-            self._notes(note("gateway.leave_failed", Level.ERROR, error=str(error)))
-
-
-async def _close(notes: AsyncIterator[Note]) -> None:
-    close = getattr(notes, "aclose", None)
-    if close is not None:
-        with suppress(RuntimeError):
-            await close()

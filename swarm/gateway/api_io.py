@@ -1,0 +1,45 @@
+"""The endpoints that clients of models use, one route each."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from swarm.gateway import catalog
+from swarm.gateway.completions_io import Completions
+from swarm.gateway.openai import Endpoint
+from swarm.gateway.responses import model_json
+from swarm.node_port import NodePort
+
+
+class OpenAiPages:
+    """Serves `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
+
+    def __init__(self, node: NodePort, completions: Completions, created: int) -> None:
+        """`created`: what the models say of their age, in seconds since 1970."""
+        self._node = node
+        self._completions = completions
+        self._created = created
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{name:.+}", self._model),
+            web.post("/v1/chat/completions", self._chat),
+            web.post("/v1/completions", self._completion),
+        ]
+
+    async def _models(self, _: web.Request) -> web.Response:
+        listed = catalog.listed(self._node.models())
+        data = [model_json(view, label, self._created) for label, view in listed]
+        return web.json_response({"object": "list", "data": data})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        view = catalog.find(self._node.models(), name)
+        return web.json_response(model_json(view, name, self._created))
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._completions.serve(Endpoint.CHAT, request)
+
+    async def _completion(self, request: web.Request) -> web.StreamResponse:
+        return await self._completions.serve(Endpoint.COMPLETION, request)

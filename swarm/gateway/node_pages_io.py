@@ -1,0 +1,115 @@
+"""What a node shows and takes beside its models: its state, its notes as they come, a departure."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from aiohttp import web
+
+from swarm.config import GatewayConfig
+from swarm.errors import RequestError, SwarmError
+from swarm.gateway import guard
+from swarm.gateway.responses import sse
+from swarm.gateway.stream_io import EventStream
+from swarm.gateway.view import note_json, state_json
+from swarm.node_port import NodePort
+from swarm.notes import Level, Note, NoteSink, note
+
+CONTROL_HEADER = "X-Swarm-Control"
+"""Carries the token of `<home>/gateway.json` for requests that change the node."""
+
+
+class NodePages:
+    """Serves `/swarm/state`, `/swarm/events` and `/swarm/leave`."""
+
+    def __init__(
+        self,
+        node: NodePort,
+        config: GatewayConfig,
+        notes: NoteSink,
+        control_token: str | None,
+        refuse_new: Callable[[], None],
+    ) -> None:
+        """`control_token`: what `POST /swarm/leave` must show; None switches that off.
+
+        `refuse_new` is called when a departure begins.
+        """
+        self._node = node
+        self._config = config
+        self._notes = notes
+        self._control_token = control_token
+        self._refuse_new = refuse_new
+        self._event_streams: dict[int, web.Request] = {}
+        self._leaving: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/swarm/state", self._state),
+            web.get("/swarm/events", self._events),
+            web.post("/swarm/leave", self._leave),
+        ]
+
+    def stop(self) -> None:
+        """Hang up on the readers of events."""
+        for request in list(self._event_streams.values()):
+            if request.transport is not None:
+                request.transport.close()
+
+    async def close(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            await asyncio.gather(self._leaving, return_exceptions=True)
+
+    async def _state(self, _: web.Request) -> web.Response:
+        return web.json_response(state_json(self._node.snapshot()))
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Notes as they come. A reader that lags loses the oldest ones."""
+        if len(self._event_streams) >= self._config.event_streams_max:
+            raise RequestError("too many readers of events", status=429)
+        notes = self._node.subscribe(self._config.event_backlog_max)
+        stream = EventStream(request, {}, self._config)
+        self._event_streams[id(request)] = request
+        try:
+            async with stream:
+                await stream.open()
+                async for entry in notes:
+                    await stream.write(sse(note_json(entry)))
+        except ConnectionError:
+            pass
+        finally:
+            del self._event_streams[id(request)]
+            await _close(notes)
+        return stream.response
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        """Start a planned departure. Only for programs of this machine that hold the token."""
+        given = request.headers.get(CONTROL_HEADER, "").encode()
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        if (
+            self._control_token is None
+            or not hmac.compare_digest(given, self._control_token.encode())
+            or not guard.is_loopback(str(peer[0]) if peer else "")
+        ):
+            raise RequestError("leaving needs the node's control token", status=403)
+        if self._leaving is None:
+            self._refuse_new()
+            self._leaving = asyncio.create_task(self._depart())
+        body = {"leaving": True, "grace_s": self._config.leave_grace_s}
+        return web.json_response(body, status=202)
+
+    async def _depart(self) -> None:
+        try:
+            await self._node.leave(self._config.leave_grace_s)
+        except SwarmError as error:
+            self._notes(note("gateway.leave_failed", Level.ERROR, error=str(error)))
+
+
+async def _close(notes: AsyncIterator[Note]) -> None:
+    close = getattr(notes, "aclose", None)
+    if close is not None:
+        with suppress(RuntimeError):
+            await close()
