@@ -316,7 +316,9 @@ class _Node:
         options, config = self._options, self._config
         loop = asyncio.get_running_loop()
         watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
-        surroundings = Surroundings(time.monotonic, secrets.token_bytes, self._console.note)
+        surroundings = Surroundings(
+            time.monotonic, secrets.token_bytes, self._console.note, wall_clock=time.time
+        )
         credentials = Credentials(
             self._identity,
             self._key,

@@ -126,6 +126,28 @@ class KeyInUse(Message):
     address: Address
 
 
+@dataclass(frozen=True, slots=True)
+class DialBack(Message):
+    """Please connect to `port` of the host that you see me at, and say whether that worked.
+
+    `swarm doctor` asks it on a connection of its own; answered by a DialedBack, or, by a node that
+    is asked too often, not at all.
+    """
+
+    NUMBER: ClassVar[int] = 7
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class DialedBack(Message):
+    """`wall_time_s` is the sender's clock, seconds since 1970; 0 where it has none to show."""
+
+    NUMBER: ClassVar[int] = 8
+    reached: bool
+    cause: str
+    wall_time_s: float
+
+
 # ---------------------------------------------------------------- gossip
 
 
@@ -268,7 +290,7 @@ class FileChunk(Message):
 
 
 _PEER_KINDS: tuple[type[Message], ...] = (
-    Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse,
+    Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse, DialBack, DialedBack,
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token,
     Step, FileRequest, FileChunk,

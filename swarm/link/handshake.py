@@ -169,6 +169,11 @@ class Handshake:
         return Handshake(credentials, noise, entropy(_RANDOM_BYTES))
 
     @property
+    def peer_range(self) -> ProtocolRange:
+        """What the other side speaks, once it has said so."""
+        return self._peer_range
+
+    @property
     def dials(self) -> bool:
         return self._lane is not None
 

@@ -12,6 +12,8 @@ from swarm.terms import Address, Incarnation, NodeId
 SELF_DIALLED = "that address is this node itself"
 ALREADY_LINKED = "already linked"
 """Reasons of `dial_failed` that are no trouble: compare with `in`, details may follow."""
+LOOKED_ONLY = "looked only"
+"""Said by who came to see whether this node answers, and never wanted a link."""
 COPY_MET = "a copy of this node's identity is in use there"
 IDENTITY_TAKEN = "another machine uses this identity too"
 """Why a node hangs up on the second of two copies; the same text goes to that one."""

@@ -14,6 +14,7 @@ from typing import assert_never
 from swarm.config import LinkConfig
 from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
 from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup, Decode
+from swarm.link.dial_back_io import DialBacks
 from swarm.link.dial_io import SLOWER, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
 from swarm.link.frames import Encoder
@@ -34,6 +35,7 @@ from swarm.link.link_io import (
     ALREADY_LINKED,
     COPY_MET,
     IDENTITY_TAKEN,
+    LOOKED_ONLY,
     SELF_DIALLED,
     LinkEvents,
     LinkStats,
@@ -43,6 +45,8 @@ from swarm.link.live_io import ContestPorts, Contests, LiveLink
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
 from swarm.messages import (
+    DialBack,
+    DialedBack,
     GoodputEcho,
     GoodputProbe,
     KeyInUse,
@@ -65,9 +69,10 @@ _CLOSE_TIMEOUT_S = 3.0
 _INQUIRIES_PER_S = 0.5
 _INQUIRIES_BURST = 8.0
 """Dials that peers set off by telling of copies of this node."""
-_QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN)
+_QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN, LOOKED_ONLY)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
-_OWN = (*_UPKEEP, KeyInUse)
+_DIAL_BACK = (DialBack, DialedBack)
+_OWN = (*_UPKEEP, *_DIAL_BACK, KeyInUse)
 """Messages that links do not hand on."""
 
 
@@ -76,12 +81,14 @@ class Surroundings:
     """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes.
 
     `decode`: another one may do its work once for what comes to several nodes of one process.
+    `wall_clock`: seconds since 1970 for peers that compare clocks; 0: none.
     """
 
     clock: Callable[[], float]
     entropy: Entropy
     notes: NoteSink
     decode: Decode = decode
+    wall_clock: Callable[[], float] = float
 
 
 class TcpLinks:
@@ -110,6 +117,7 @@ class TcpLinks:
         self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
         self._fault_budget = NoteBudget(_FAULTS_PER_S, _FAULTS_BURST)
         self._inquiries = Bucket(_INQUIRIES_PER_S, _INQUIRIES_BURST)
+        self._dial_backs = DialBacks(surroundings.clock, surroundings.wall_clock)
         contests = ContestPorts(self._contest_answered, self._contest_unanswered)
         self._contests = Contests(contests, config.contest_s)
         self._connections: dict[int, Connection] = {}
@@ -173,6 +181,7 @@ class TcpLinks:
         if self._upkeep_timer is not None:
             self._upkeep_timer.cancel()
         await self._dialler.close(reason)
+        await self._dial_backs.close()
         for peer in self.peers():
             self.close(peer.node, reason)
         for connection in list(self._connections.values()):
@@ -228,6 +237,12 @@ class TcpLinks:
             return True
         if isinstance(message, KeyInUse):
             self._copy_reported(message.address)
+            if link is not None:
+                self._events.heard(link.peer.node)
+            return True
+        if isinstance(message, _DIAL_BACK):
+            if isinstance(message, DialBack):
+                self._dial_backs.asked(connection, message.port)
             if link is not None:
                 self._events.heard(link.peer.node)
             return True
