@@ -22,6 +22,7 @@ from swarm.messages import (
     Gap,
     Heartbeat,
     HopFailed,
+    HopTimes,
     Lane,
     Message,
     Open,
@@ -242,7 +243,7 @@ class NodeCore:
         self._settle(now)
 
     def cancel(self, session: SessionId, now: float) -> None:
-        self._origins.cancel(session)
+        self._origins.cancel(session, now)
         self._settle(now)
 
     # ------------------------------------------------------------ time
@@ -339,7 +340,7 @@ class NodeCore:
         match message:
             case Step():
                 self._relay.step(peer, message, now)
-            case Token() | Opened() | Refused() | HopFailed():
+            case Token() | Opened() | Refused() | HopFailed() | HopTimes():
                 self._origins.receive(peer, message, now)
             case Credit() | Gap():
                 self._origins.receive(peer, message, now)

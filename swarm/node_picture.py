@@ -19,6 +19,7 @@ from swarm.node_view import (
     Own,
     atlas,
     cover_view,
+    link_views,
     model_view,
     node_view,
     rivals,
@@ -261,7 +262,9 @@ class Picture:
                 for member in self._gossip.members()
             ),
             models=self.models(view, origins.token_at, now),
+            links=link_views(about.node, self.links, self._gossip.members()),
             sessions=origins.views(),
+            recent=origins.recent(now),
             hops=relay.views(),
             kv_used_bytes=self._pools.used_bytes,
             kv_capacity_bytes=self._pools.capacity_bytes,

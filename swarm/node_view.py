@@ -12,7 +12,7 @@ from swarm.hosting import Rival
 from swarm.routing.cost import Candidate, SwarmView, Wire
 from swarm.routing.planner import missing_layers
 from swarm.routing.reach import Standing
-from swarm.snapshot import ModelView, NodeView, ShardView
+from swarm.snapshot import LinkView, ModelView, NodeView, ShardView
 from swarm.terms import (
     LinkSpeed,
     MemberState,
@@ -183,6 +183,22 @@ def node_view(
         goodput_bytes_s=link.goodput_bytes_s if link else None,
         penalty_s=penalty_s,
     )
+
+
+def link_views(
+    me: NodeId, own: Mapping[NodeId, LinkSpeed | None], members: Sequence[Member]
+) -> tuple[LinkView, ...]:
+    """Each pair of living members that somebody measured, once; what this node measured first."""
+    living = {m.node for m in members if m.state in (MemberState.ALIVE, MemberState.SUSPECT)}
+    told = [(me, link) for link in own.values() if link is not None]
+    for member in members:
+        if member.dynamic is not None and member.node in living:
+            told += [(member.node, link) for link in member.dynamic.links if link.peer in living]
+    pairs: dict[tuple[NodeId, NodeId], LinkView] = {}
+    for node, link in told:
+        pair = (min(node, link.peer), max(node, link.peer))
+        pairs.setdefault(pair, LinkView(node, link.peer, link.rtt_s, link.goodput_bytes_s))
+    return tuple(pairs[pair] for pair in sorted(pairs))
 
 
 def _agreed(said: Mapping[NodeId, ModelSpec]) -> ModelSpec:

@@ -47,7 +47,7 @@ class WorkerCare:
             case Ran() | RunFailed() if message.session == TRIAL:
                 self._effects.append(ToWorker(End(TRIAL)))
             case Ran():
-                self._relay.ran(message)
+                self._relay.ran(message, now)
             case RunFailed():
                 self._relay.run_failed(message)
             case _:

@@ -10,7 +10,16 @@ from enum import IntEnum
 from typing import ClassVar
 
 from swarm.message_base import FailureCode, Lane, Message, RowType, StepKind
-from swarm.terms import Epoch, LayerRange, ModelId, NodeId, SampledToken, Sampling, SessionId
+from swarm.terms import (
+    Epoch,
+    LayerRange,
+    ModelId,
+    NodeId,
+    SampledToken,
+    Sampling,
+    SessionId,
+    StepTimes,
+)
 
 
 class RefusalCode(IntEnum):
@@ -184,6 +193,22 @@ class Token(Message):
     session: SessionId
     epoch: Epoch
     token: SampledToken
+
+
+@dataclass(frozen=True, slots=True)
+class HopTimes(Message):
+    """Hop to origin, now and then: what this session's steps took here, summed over the epoch.
+
+    For people only: nothing is decided by it.
+    """
+
+    NUMBER: ClassVar[int] = 40
+    session: SessionId
+    epoch: Epoch
+    prompt: StepTimes
+    """Of prefill steps."""
+    tokens: StepTimes
+    """Of decode steps, those of a rebuild too."""
 
 
 @dataclass(frozen=True, slots=True)

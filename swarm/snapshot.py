@@ -16,6 +16,7 @@ from swarm.terms import (
     SessionId,
     ShardInfo,
     ShardSpeed,
+    StepTimes,
 )
 
 
@@ -55,6 +56,52 @@ class ModelView:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkView:
+    """A pair of nodes as one of them measured it."""
+
+    node: NodeId
+    peer: NodeId
+    rtt_s: float
+    goodput_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HopTrace:
+    """What a hop said last of its steps for one session, under one epoch."""
+
+    node: NodeId
+    prompt: StepTimes
+    tokens: StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class LegView:
+    """A session on one of its routes."""
+
+    route: Route
+    epoch: Epoch
+    position: int
+    """Length of the sequence when the route was taken."""
+    first_token_s: float | None
+    """From there to its first token, with all that had to be computed (again) for it."""
+    token_count: int
+    """Tokens after that first one ..."""
+    tokens_s: float
+    """... and what they took, as the origin sees it."""
+    hops: tuple[HopTrace, ...]
+    """In the order of the route, those that said something."""
+
+    @property
+    def wire_s(self) -> float | None:
+        """Of one token, what no hop accounts for: links, and the daemons at their ends."""
+        counted = [hop.tokens for hop in self.hops if hop.tokens.rows]
+        if not self.token_count or len(counted) < len(self.route.hops):
+            return None
+        held_s = sum(times.held_s / times.rows for times in counted)
+        return max(0.0, self.tokens_s / self.token_count - held_s)
+
+
+@dataclass(frozen=True, slots=True)
 class SessionView:
     """A session whose origin is this node."""
 
@@ -65,6 +112,17 @@ class SessionView:
     epoch: Epoch
     reroutes: int
     phase: str
+    prompt_count: int = 0
+    token_limit: int = 0
+    """Tokens to be generated at most."""
+    stalls_s: tuple[float, ...] = ()
+    exact: bool = True
+    legs: tuple[LegView, ...] = ()
+    """The routes it took, first one first."""
+    outcome: str = ""
+    """Of one that ended: stop, length, failed, cancelled."""
+    ended_age_s: float | None = None
+    """How long ago that was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +146,11 @@ class Snapshot:
     is_open: bool
     nodes: tuple[NodeView, ...]
     models: tuple[ModelView, ...]
+    links: tuple[LinkView, ...]
+    """Each measured pair once, this node's own measurements first."""
     sessions: tuple[SessionView, ...]
+    recent: tuple[SessionView, ...]
+    """Some that ended lately, the last one first."""
     hops: tuple[HopView, ...]
     kv_used_bytes: int
     kv_capacity_bytes: int

@@ -159,6 +159,21 @@ class LinkSpeed:
     goodput_bytes_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """What rows of one session took on one hop, summed. Steps that overlap count once."""
+
+    rows: int = 0
+    held_s: float = 0.0
+    """While some of these rows were here and not done: waiting, computed, or between processes."""
+    compute_s: float = 0.0
+    """In the worker's steps that these rows were part of."""
+
+    @property
+    def wait_s(self) -> float:
+        return max(0.0, self.held_s - self.compute_s)
+
+
 class MemberState(Enum):
     """Membership verdicts."""
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.notes import Note
-from swarm.snapshot import HopView, ModelView, NodeView, SessionView, ShardView, Snapshot
-from swarm.terms import LayerRange, ModelId, Route
+from swarm.snapshot import (
+    HopTrace,
+    HopView,
+    LegView,
+    LinkView,
+    ModelView,
+    NodeView,
+    SessionView,
+    ShardView,
+    Snapshot,
+)
+from swarm.terms import LayerRange, ModelId, Route, StepTimes
 
 Json = dict[str, Any]
 
@@ -22,7 +32,9 @@ def state_json(snapshot: Snapshot) -> Json:
         "open": snapshot.is_open,
         "nodes": [_node(view, names) for view in snapshot.nodes],
         "models": [_model(view) for view in snapshot.models],
+        "links": [_link(view) for view in snapshot.links],
         "sessions": [_session(view) for view in snapshot.sessions],
+        "recent": [_session(view) for view in snapshot.recent],
         "hops": [_hop(view) for view in snapshot.hops],
         "kv_used_bytes": snapshot.kv_used_bytes,
         "kv_capacity_bytes": snapshot.kv_capacity_bytes,
@@ -56,7 +68,7 @@ def _node(view: NodeView, names: dict[ModelId, str]) -> Json:
         "device": view.device,
         "memory_bytes": view.memory_bytes,
         "shards": [_shard(shard, names) for shard in view.shards],
-        "rtt_ms": None if view.rtt_s is None else round(view.rtt_s * 1000, 3),
+        "rtt_ms": _ms(view.rtt_s),
         "goodput_bytes_s": view.goodput_bytes_s,
         "penalty_s": view.penalty_s,
     }
@@ -104,6 +116,60 @@ def _session(view: SessionView) -> Json:
         "epoch": view.epoch,
         "reroutes": view.reroutes,
         "phase": view.phase,
+        "prompt_count": view.prompt_count,
+        "token_limit": view.token_limit,
+        "stall_ms": [round(stall_s * 1000, 1) for stall_s in view.stalls_s],
+        "exact": view.exact,
+        "legs": [_leg(leg) for leg in view.legs],
+        "outcome": view.outcome or None,
+        "ended_age_s": None if view.ended_age_s is None else round(view.ended_age_s, 1),
+    }
+
+
+def _leg(view: LegView) -> Json:
+    """One route of a session. Of its tokens, `token_ms` is the mean and `wire_ms` what of it no hop
+    accounts for."""
+    token_ms = _ms(view.tokens_s / view.token_count) if view.token_count else None
+    return {
+        "epoch": view.epoch,
+        "route": route_json(view.route),
+        "position": view.position,
+        "first_token_ms": _ms(view.first_token_s),
+        "tokens": view.token_count,
+        "token_ms": token_ms,
+        "wire_ms": _ms(view.wire_s),
+        "hops": [_hop_trace(hop) for hop in view.hops],
+    }
+
+
+def _hop_trace(view: HopTrace) -> Json:
+    """What the hop's steps took: of the prompt in all, of one token on average."""
+    prompt, tokens = view.prompt, view.tokens
+    return {
+        "node": view.node,
+        "prompt_rows": prompt.rows,
+        "prompt_wait_ms": _ms(prompt.wait_s),
+        "prompt_compute_ms": _ms(prompt.compute_s),
+        "tokens": tokens.rows,
+        "wait_ms": _mean_ms(tokens.wait_s, tokens),
+        "compute_ms": _mean_ms(tokens.compute_s, tokens),
+    }
+
+
+def _mean_ms(seconds: float, times: StepTimes) -> float | None:
+    return _ms(seconds / times.rows) if times.rows else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _link(view: LinkView) -> Json:
+    return {
+        "node": view.node,
+        "peer": view.peer,
+        "rtt_ms": _ms(view.rtt_s),
+        "goodput_bytes_s": view.goodput_bytes_s,
     }
 
 

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from swarm.messages import Begin, Open, Opened, Run, SessionProgress, Step
+from swarm.messages import (
+    Begin,
+    HopTimes,
+    Open,
+    Opened,
+    Ran,
+    Run,
+    SessionProgress,
+    Step,
+)
 from swarm.routing.outbox import Feed, Outbox, Rows, needs_credit
 from swarm.routing.rooms import Room
+from swarm.routing.step_clock import StepClock
 from swarm.terms import Epoch, NodeId, SampledToken, SessionId, ShardInfo
 
 SessionKey = tuple[NodeId, SessionId]
@@ -57,6 +67,7 @@ class HopSession:
     """When that is given up."""
     dial_back_at: float | None = None
     """When the feeder, if it is still missing, is dialled from here."""
+    clock: StepClock = field(default_factory=StepClock)
 
     @property
     def session(self) -> SessionId:
@@ -130,7 +141,17 @@ class HopSession:
         pending = self.accepted - self.produced
         return SessionProgress(self.session, self.produced, pending, is_yours=self.origin == peer)
 
+    def times(self) -> HopTimes:
+        return HopTimes(self.session, self.epoch, self.clock.prompt, self.clock.tokens)
+
     # ------------------------------------------------------------ what happens
+
+    def timed(self, result: Ran, now: float) -> bool:
+        """Rows came back; whether the origin should hear what they took."""
+        self.clock.done(result.kind, result.count, result.compute_s, now)
+        if self.produced >= self.accepted:
+            self.clock.rest()
+        return self.phase is HopPhase.RUNNING and self.clock.is_worth_telling(now)
 
     def reopen(self, order: Open, shard: ShardInfo, now: float) -> None:
         """Another route, same rows; nothing of the old epoch is answered any more."""
@@ -140,6 +161,7 @@ class HopSession:
         self.unlinked.clear()
         self.held_steps.clear()
         self.unanswered.clear()
+        self.clock = StepClock()
 
     def wait_for(self, unlinked: list[NodeId], link_by: float, dial_back_at: float) -> None:
         """Say `Opened` when these are linked. Next dials the feeder, if it does not come first."""

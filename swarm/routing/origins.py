@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from swarm.config import RoutingConfig
 from swarm.effects import Effect, Send
@@ -12,6 +14,7 @@ from swarm.messages import (
     FailureCode,
     Gap,
     HopFailed,
+    HopTimes,
     Opened,
     Progress,
     Refused,
@@ -30,7 +33,10 @@ from swarm.terms import Epoch, ModelId, ModelSpec, NodeId, Order, SessionId
 LAST_EPOCH = Epoch(1 << 62)
 """Releases a session whatever its epoch."""
 
-FromHop = Opened | Refused | Token | Credit | Gap | HopFailed
+ENDED_KEPT = 16
+"""Sessions shown after their end; a few kilobytes each."""
+
+FromHop = Opened | Refused | Token | Credit | Gap | HopFailed | HopTimes
 
 
 class Origins:
@@ -46,6 +52,7 @@ class Origins:
         """When a token last came through a whole route, per model."""
         self.bad_wires = BadWires(config)
         self._prefixes = PrefixMemory()
+        self._ended: deque[tuple[float, SessionView]] = deque(maxlen=ENDED_KEPT)
         self.changed = False
         """Set when other peers than before may be in use; whoever looks at it clears it."""
 
@@ -63,12 +70,11 @@ class Origins:
         return len(self._sessions)
 
     def views(self) -> tuple[SessionView, ...]:
-        return tuple(
-            SessionView(
-                s.session, s.model.name, s.route, s.position, s.epoch, s.reroutes, s.phase.value
-            )
-            for s in self._sessions.values()
-        )
+        return tuple(_view(s) for s in self._sessions.values())
+
+    def recent(self, now: float) -> tuple[SessionView, ...]:
+        """Some that ended, the last one first."""
+        return tuple(replace(view, ended_age_s=now - at) for at, view in reversed(self._ended))
 
     def monitored(self) -> list[NodeId]:
         return [node for s in self._sessions.values() for node in s.monitored()]
@@ -105,13 +111,13 @@ class Origins:
         s = OriginSession(session, order, model, self._me, self._config, self._planner)
         s.start(now, self._prefixes)
         self._sessions[session] = s
-        self._settle(s)
+        self._settle(s, now)
 
-    def cancel(self, session: SessionId) -> None:
+    def cancel(self, session: SessionId, now: float) -> None:
         s = self._sessions.get(session)
         if s is not None:
             s.cancel()
-            self._settle(s)
+            self._settle(s, now)
 
     def receive(self, peer: NodeId, message: FromHop, now: float) -> None:
         s = self._sessions.get(message.session)
@@ -134,8 +140,10 @@ class Origins:
                 s.gap(peer, message, now)
             case HopFailed():
                 s.hop_failed(peer, message, now)
+            case HopTimes():
+                s.hop_took(peer, message)
         if isinstance(message, Opened) or before != (s.epoch, s.phase):
-            self._settle(s)
+            self._settle(s, now)
         else:
             self._effects += s.take_effects()
 
@@ -151,21 +159,21 @@ class Origins:
                 self._effects.append(Send(peer, Release(entry.session, LAST_EPOCH)))
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
-        self._each(lambda s: s.node_failed(node, code, detail, now))
+        self._each(lambda s: s.node_failed(node, code, detail, now), now)
 
     def out_of_reach(self, node: NodeId, now: float) -> None:
         """No link to a node came about that some session has asked for."""
-        self._each(lambda s: s.out_of_reach(node, now))
+        self._each(lambda s: s.out_of_reach(node, now), now)
 
     def suspect(self, node: NodeId, now: float, session: SessionId | None = None) -> None:
         """A soft alarm about a node: for one session, or for all that use it."""
         for s in list(self._sessions.values()):
             if session in (None, s.session):
                 s.suspect(node, now)
-                self._settle(s)
+                self._settle(s, now)
 
     def view_changed(self, now: float) -> None:
-        self._each(lambda s: s.view_changed(now))
+        self._each(lambda s: s.view_changed(now), now)
 
     def loads(self) -> dict[NodeId, int]:
         """How many of this node's sessions run through each node."""
@@ -184,7 +192,7 @@ class Origins:
             s.stalled(lag_s)
 
     def tick(self, now: float) -> None:
-        self._each(lambda s: s.tick(now))
+        self._each(lambda s: s.tick(now), now)
 
     def slow_hops(self, now: float) -> list[SlowHop]:
         def busy_at(node: NodeId) -> float:
@@ -202,17 +210,39 @@ class Origins:
             s.node_failed(slow.node, FailureCode.STUCK, "its step does not end", now)
         else:
             s.wire_failed(slow, now)
-        self._settle(s)
+        self._settle(s, now)
 
-    def _each(self, act: Callable[[OriginSession], None]) -> None:
+    def _each(self, act: Callable[[OriginSession], None], now: float) -> None:
         for s in list(self._sessions.values()):
             act(s)
-            self._settle(s)
+            self._settle(s, now)
 
-    def _settle(self, s: OriginSession) -> None:
+    def _settle(self, s: OriginSession, now: float) -> None:
         self.changed = True
+        if s.is_done:
+            s.tell_times()
         self._effects += s.take_effects()
         if s.is_done:
             self._sessions.pop(s.session, None)
+            self._ended.append((now, _view(s)))
             if s.route is not None:
                 self._prefixes.remember(s.chain, s.route)
+
+
+def _view(s: OriginSession) -> SessionView:
+    stats = s.stats()
+    return SessionView(
+        session=s.session,
+        model_name=s.model.name,
+        route=s.route,
+        position=s.position,
+        epoch=s.epoch,
+        reroutes=s.reroutes,
+        phase=s.phase.value,
+        prompt_count=len(s.order.prompt_ids),
+        token_limit=s.order.max_tokens,
+        stalls_s=stats.stall_s,
+        exact=stats.exact,
+        legs=s.trace.views(),
+        outcome=s.outcome if s.is_done else "",
+    )

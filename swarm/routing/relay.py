@@ -239,7 +239,7 @@ class Relay(RelayViews):
 
     # ------------------------------------------------------------ from the worker
 
-    def ran(self, result: Ran) -> None:
+    def ran(self, result: Ran, now: float) -> None:
         self.steps_done += 1
         s = self._by_worker_id.get(result.session)
         if s is None or result.generation != s.generation:
@@ -257,6 +257,8 @@ class Relay(RelayViews):
             self._keep_outboxes_small()
         if s.answer():
             self._credit(s)
+        if s.timed(result, now):
+            self._send(s.origin, s.times())
 
     def run_failed(self, result: RunFailed) -> None:
         s = self._by_worker_id.get(result.session)
@@ -374,6 +376,7 @@ class Relay(RelayViews):
             blocks = self._grow(s, rows.stop)
             if blocks is not None:
                 s.accepted = rows.stop
+                s.clock.arrived(s.used_at)
                 self._effects.append(ToWorker(s.run(rows, blocks)))
 
     def _grow(self, s: HopSession, stop: int) -> bytes | None:

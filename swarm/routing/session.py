@@ -196,8 +196,7 @@ class OriginSession(WatchedSession):
         if not 0 <= token.token_id < self.model.vocab_size:
             self.node_failed(peer, FailureCode.STEP_FAILED, "it sent no token of the model", now)
             return False
-        self._progress.moved(now)
-        self._end_stall(now)
+        self._token_came(now)
         self._ids.append(token.token_id)
         self._reply(Generated(token))
         if token.token_id in self.order.stop_ids:
@@ -410,8 +409,7 @@ class OriginSession(WatchedSession):
         self._patience.resumed()
         if self._cached_tokens is None:
             self._cached_tokens = feed_from
-        self._progress.restart(self.route.nodes, [start.kv_length for start in hop_starts], now)
-        self._stalls.resumed(now)
+        self._resumed(self.route, [start.kv_length for start in hop_starts], now)
         self._reply(Started(self.route, self.epoch))
         self._tell_started(holdings)
         self._feed.restart(feed_from)

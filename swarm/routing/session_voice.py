@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from swarm.effects import Effect, Reply, Send, SessionEvent, Tell
+from swarm.effects import Effect, Failed, Finished, Reply, Send, SessionEvent, Tell
 from swarm.errors import LocalProtocolError
 from swarm.messages import Open, Release, Resume, Step
-from swarm.notes import Level, note
+from swarm.notes import FieldValue, Level, note
 from swarm.routing.phases import MOVES, Phase
 from swarm.terms import NodeId, SessionId, short
 
@@ -16,6 +16,8 @@ class SessionVoice:
         self.phase = Phase.WAITING
         self.deadline: float | None = None
         """When `tick` has something to do."""
+        self.outcome = "cancelled"
+        """Once it is done: how it ended."""
         self._effects: list[Effect] = []
 
     @property
@@ -37,7 +39,9 @@ class SessionVoice:
         self._effects.append(Send(node, message))
 
     def _reply(self, event: SessionEvent) -> None:
+        if isinstance(event, Finished | Failed):
+            self.outcome = event.reason if isinstance(event, Finished) else "failed"
         self._effects.append(Reply(self.session, event))
 
-    def _tell(self, event: str, level: Level, **fields: str | int | float | bool) -> None:
+    def _tell(self, event: str, level: Level, **fields: FieldValue) -> None:
         self._effects.append(Tell(note(event, level, session=short(self.session), **fields)))

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from swarm.config import RoutingConfig
 from swarm.effects import Stalled
-from swarm.messages import SessionProgress
+from swarm.messages import HopTimes, SessionProgress
 from swarm.notes import Level
 from swarm.routing.outbox import Feed
 from swarm.routing.phases import Phase
 from swarm.routing.session_voice import SessionVoice
+from swarm.routing.trace import SessionTrace
 from swarm.routing.watch import Alarm, ProgressWatch, SlowHop, StallClock
 from swarm.terms import Epoch, NodeId, Order, Route, SessionId
 
@@ -26,6 +27,7 @@ class WatchedSession(SessionVoice):
         self._feed = Feed(config.credit_steps)
         self._stalls = StallClock()
         self._progress = ProgressWatch(config)
+        self.trace = SessionTrace()
 
     @property
     def generated_count(self) -> int:
@@ -66,6 +68,24 @@ class WatchedSession(SessionVoice):
             self._stalls.verdict(self._progress.moved_at, now)
             self._reply(Stalled(cause))
 
-    def _end_stall(self, now: float) -> None:
+    def hop_took(self, peer: NodeId, times: HopTimes) -> None:
+        """What the session's steps cost a hop so far."""
+        self.trace.hop_said(peer, times)
+
+    def tell_times(self) -> None:
+        """The route is no longer used: where the time went on it."""
+        for figures in self.trace.figures():
+            self._tell("session.times", Level.DEBUG, **figures)
+
+    def _resumed(self, route: Route, kv_lengths: list[int], now: float) -> None:
+        """All hops are open and begin with so many positions."""
+        self._progress.restart(route.nodes, kv_lengths, now)
+        self._stalls.resumed(now)
+        self.tell_times()
+        self.trace.resumed(route, self.epoch, len(self._ids), now)
+
+    def _token_came(self, now: float) -> None:
+        self._progress.moved(now)
+        self.trace.token(now)
         if (pause := self._stalls.token(now)) is not None:
             self._tell("session.recovered", Level.INFO, epoch=self.epoch, **pause.milliseconds())

@@ -27,7 +27,7 @@ from swarm.gateway.sources import Sources
 from swarm.gateway.text import ModelText
 from swarm.gateway.text_work import Parcel, TextWork
 from swarm.notes import Note
-from swarm.snapshot import ModelView, NodeView, SessionView, ShardView, Snapshot
+from swarm.snapshot import LinkView, ModelView, NodeView, SessionView, ShardView, Snapshot
 from swarm.terms import (
     Address,
     Epoch,
@@ -246,7 +246,9 @@ def snapshot(views: tuple[ModelView, ...], session_id: SessionId) -> Snapshot:
         is_open=False,
         nodes=(one, two),
         models=views,
+        links=(LinkView(one.node, two.node, 0.0012, 1e8),),
         sessions=(session,),
+        recent=(),
         hops=(),
         kv_used_bytes=10,
         kv_capacity_bytes=4096,

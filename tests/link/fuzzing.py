@@ -24,6 +24,7 @@ from swarm.messages import (
     FileChunk,
     Gap,
     Heartbeat,
+    HopTimes,
     Lane,
     Message,
     Ping,
@@ -39,7 +40,7 @@ from swarm.messages import (
     decode,
     encode,
 )
-from swarm.terms import Address, Epoch, Incarnation, ModelId, NodeId, SessionId
+from swarm.terms import Address, Epoch, Incarnation, ModelId, NodeId, SessionId, StepTimes
 
 SESSION, EPOCH = SessionId("0" * 16), Epoch(1)
 SAMPLES: tuple[Message, ...] = (
@@ -51,6 +52,7 @@ SAMPLES: tuple[Message, ...] = (
     Credit(SESSION, EPOCH, 5),
     Gap(SESSION, EPOCH, 5, 3),
     Progress((SessionProgress(SESSION, 5, 1),)),
+    HopTimes(SESSION, EPOCH, StepTimes(5, 0.2, 0.1), StepTimes(3, 0.1, 0.1)),
     Step(SESSION, EPOCH, 0, 2, StepKind.DECODE, RowType.IDS, bytes(8)),
     FileChunk(ModelId("0" * 32), "config.json", 0, 100, bytes(100)),
 )

@@ -14,6 +14,7 @@ from swarm.messages import (
     FailureCode,
     Gap,
     HopFailed,
+    HopTimes,
     Message,
     Open,
     Opened,
@@ -84,6 +85,8 @@ class Bench:
     dialable: set[NodeId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.times: list[tuple[NodeId, HopTimes]] = []
+        """What was told of times, and to whom."""
         self.pools = KvPools()
         self.pools.serve([PoolShape(MODEL, 1, self.blocks, 1, self.kind)])
         self.relay = Relay(ME, self.config, self.pools, self.model_len_max)
@@ -95,8 +98,14 @@ class Bench:
         return self.pools.used_bytes
 
     def effects(self) -> list[Effect]:
-        """What came out, without notes for people."""
-        return [e for e in self.relay.take_effects() if not isinstance(e, Tell)]
+        """What came out, without notes and times for people."""
+        kept: list[Effect] = []
+        for effect in self.relay.take_effects():
+            if isinstance(effect, Send) and isinstance(effect.message, HopTimes):
+                self.times.append((effect.peer, effect.message))
+            elif not isinstance(effect, Tell):
+                kept.append(effect)
+        return kept
 
     def open(self, order: Open, peer: NodeId = ORIGIN) -> list[Effect]:
         self.relay.open(peer, order, self.standing, self.now)
@@ -119,7 +128,7 @@ class Bench:
 
     def ran(self, result: Message) -> list[Effect]:
         assert isinstance(result, Ran)
-        self.relay.ran(result)
+        self.relay.ran(result, self.now)
         return self.effects()
 
     def credit(self, kv_length: int, epoch: int = 1, peer: NodeId = AFTER) -> list[Effect]:

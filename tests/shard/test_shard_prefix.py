@@ -135,7 +135,7 @@ class Line:
 
     def _answered(self, relay: Relay, answer: Message) -> None:
         if isinstance(answer, Ran):
-            relay.ran(answer)
+            relay.ran(answer, self.now)
         elif isinstance(answer, RunFailed):
             raise AssertionError(answer.detail)
 
