@@ -280,6 +280,8 @@ class GatewayConfig:
     """An SSE comment is sent when nothing else was for this long."""
     retry_after_s: int = 5
     requests_max: int = 256
+    choices_max: int = 32
+    """Answers of one request, over all its prompts; each is a session with KV of its own."""
     prepare_timeout_s: float = 30.0
     """A prompt must have come in, and must have become ids, within this time each."""
     probe_fresh_s: float = 60.0

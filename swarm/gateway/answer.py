@@ -34,13 +34,32 @@ class Piece:
     finish_reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens the client got, whatever had to be computed again on the way."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Of the prompt, those that the hops had already."""
+
+
 class Answer:
     """Folds the events of a session. Without `text` (no tokenizer) the answer is ids alone."""
 
     def __init__(
-        self, text: TokenTable | None, order: Order, stops: tuple[str, ...], began: float
+        self,
+        text: TokenTable | None,
+        order: Order,
+        stops: tuple[str, ...],
+        began: float,
+        *,
+        show_stop: bool = False,
     ) -> None:
-        """`began`: when the request came in, on the clock that `see` is given."""
+        """`began`: when the request came in, on the clock that `see` is given.
+
+        `show_stop`: a stop string that ends the answer is given out with it.
+        """
         self.order = order
         self.text_side = text
         self.route: Route | None = None
@@ -50,7 +69,7 @@ class Answer:
         self.stall_began: float | None = None
         """When the present pause began; None while tokens flow."""
         self._detokenizer = detokenizer(text, order.prompt_ids) if text else None
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops, show=show_stop)
         self._began = began
         self._first_token: float | None = None
         self._starts = 0
@@ -93,15 +112,9 @@ class Answer:
         self.error = error
         return Piece(self._rest())
 
-    def usage(self) -> dict[str, Any]:
-        """Tokens the client got, whatever had to be computed again on the way."""
-        prompt = len(self.order.prompt_ids)
+    def usage(self) -> Usage:
         cached = self._stats.cached_tokens if self._stats else 0
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": self.token_count,
-            "total_tokens": prompt + self.token_count,
-        } | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
+        return Usage(len(self.order.prompt_ids), self.token_count, cached)
 
     def swarm(self) -> dict[str, Any]:
         """How the answer came about: the route last used, and what its losses cost."""

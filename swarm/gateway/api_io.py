@@ -5,8 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from swarm.gateway import catalog
+from swarm.gateway.calls import Endpoint
 from swarm.gateway.completions_io import Completions
-from swarm.gateway.openai import Endpoint
 from swarm.gateway.responses import model_json
 from swarm.node_port import NodePort
 

@@ -1,4 +1,4 @@
-"""One completion request from body to last byte: prepare, generate, stream or collect."""
+"""One request of a model, in any dialect, from body to last byte: prepare, generate, write."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ from aiohttp import web
 from swarm.config import GatewayConfig
 from swarm.effects import Stalled, Started
 from swarm.errors import CapacityError, LinkError, RequestError, SwarmError
-from swarm.gateway import catalog, openai
-from swarm.gateway.answer import Answer
+from swarm.gateway import calls, catalog, dialects
+from swarm.gateway.answer import Answer, Piece
+from swarm.gateway.calls import Call, Endpoint
 from swarm.gateway.feed_io import EventFeed
-from swarm.gateway.openai import Call, Endpoint
-from swarm.gateway.responses import (
-    SSE_DONE,
-    ChunkWriter,
-    Envelope,
-    ErrorAnswer,
-    body,
-    error_answer,
-    sse,
-)
+from swarm.gateway.naming_io import REQUEST_ID
+from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import EventStream
 from swarm.gateway.text_process_io import TextHelper
 from swarm.gateway.texts_io import Texts
-from swarm.node_port import NodePort
+from swarm.gateway.writing import Reply, Writer
+from swarm.node_port import Generation, NodePort
 from swarm.notes import NoteSink, note
-from swarm.terms import ModelSpec, Order, SessionId
+from swarm.terms import ModelSpec, SessionId
 
 SESSION_HEADER = "X-Swarm-Session"
 
@@ -42,12 +36,12 @@ class Job:
 
     call: Call
     spec: ModelSpec
-    order: Order
-    answer: Answer
+    answers: tuple[Answer, ...]
+    """One for each choice of each prompt; each has its order."""
 
 
 class Completions:
-    """Serves `/v1/chat/completions` and `/v1/completions`."""
+    """Answers requests of models, whatever the endpoint."""
 
     def __init__(
         self,
@@ -63,7 +57,7 @@ class Completions:
         self._notes = notes
         self._texts = Texts(node, config, helper)
         self._requests = 0
-        self._running: dict[SessionId, EventFeed] = {}
+        self._running: dict[int, EventFeed] = {}
         self._refusing = False
 
     def refuse_new(self) -> None:
@@ -89,8 +83,7 @@ class Completions:
         self._requests += 1
         try:
             job = await self._prepare(endpoint, await self._body(request), began)
-            feed = EventFeed(self._node.generate(job.order))
-            return await self._run(request, job, feed, began)
+            return await self._run(request, job, self._begin(job), began)
         finally:
             self._requests -= 1
 
@@ -118,104 +111,123 @@ class Completions:
         spec = catalog.find(self._node.models(), call.model).spec
         table = await self._texts.table(spec)
         now = datetime.fromtimestamp(self._sources.wall_clock(), UTC).astimezone()
-        ids = await self._texts.prompt_ids(call, data, spec, now)
-        order = openai.order_of(call, spec, ids, self._sources.seed(), self._config)
-        return Job(call, spec, order, Answer(table, order, call.stop, began))
+        prompts = await self._texts.prompt_ids(call, data, spec, now)
+        seeds = [self._sources.seed() for _ in prompts]
+        orders = calls.orders_of(call, spec, prompts, seeds, self._config)
+        if table is not None and call.show_special:
+            table = table.showing_special()
+        answers = [
+            Answer(table, order, call.stop, began, show_stop=call.show_stop) for order in orders
+        ]
+        return Job(call, spec, tuple(answers))
+
+    def _begin(self, job: Job) -> EventFeed:
+        """Start the sessions: all of them, or none."""
+        begun: list[Generation] = []
+        try:
+            for answer in job.answers:
+                begun.append(self._node.generate(answer.order))
+        except SwarmError:
+            for generation in begun:
+                generation.cancel()
+            raise
+        return EventFeed(begun)
 
     async def _run(
         self, request: web.Request, job: Job, feed: EventFeed, began: float
     ) -> web.StreamResponse:
-        self._running[feed.session] = feed
+        self._running[id(feed)] = feed
         try:
+            created = int(self._sources.wall_clock())
+            writer = dialects.writer(Reply(job.call, job.answers, feed.sessions, created))
             if job.call.stream:
-                return await self._stream(request, job, feed)
-            return await self._collect(job, feed)
+                return await self._stream(request, job, feed, writer)
+            return await self._collect(job, feed, writer)
         finally:
-            del self._running[feed.session]
-            self._tell(job, feed.session, began)
+            del self._running[id(feed)]
+            self._tell(job, feed.sessions, request[REQUEST_ID], began)
             await feed.close()
 
-    async def _collect(self, job: Job, feed: EventFeed) -> web.Response:
-        answer, pieces = job.answer, []
-        while not answer.is_over and (event := await feed.next()) is not None:
-            piece = answer.see(event, self._sources.clock())
+    async def _collect(self, job: Job, feed: EventFeed, writer: Writer) -> web.Response:
+        pieces: list[list[Piece]] = [[] for _ in job.answers]
+        while not _is_over(job) and (entry := await feed.next()) is not None:
+            index, event = entry
+            piece = job.answers[index].see(event, self._sources.clock())
             if piece is not None:
-                pieces.append(piece)
-        if not answer.is_over:
-            answer.fail(_cut_off())
-        headers = {SESSION_HEADER: feed.session}
-        if answer.error is not None:
-            return error_response(error_answer(answer.error), self._config, headers)
-        return web.json_response(
-            body(self._envelope(job, feed.session), answer, pieces), headers=headers
-        )
+                pieces[index].append(piece)
+            if job.answers[index].is_over:
+                feed.finish(index)
+        headers = _headers(feed)
+        error = _error(job)
+        if error is not None:
+            return error_response(error_answer(error), self._config, headers)
+        return web.json_response(writer.body(pieces), headers=headers)
 
-    async def _stream(self, request: web.Request, job: Job, feed: EventFeed) -> web.StreamResponse:
-        answer = job.answer
-        headers = {SESSION_HEADER: feed.session}
-        writer = ChunkWriter(self._envelope(job, feed.session), answer)
-        opening = writer.opening()
+    async def _stream(
+        self, request: web.Request, job: Job, feed: EventFeed, writer: Writer
+    ) -> web.StreamResponse:
         stream = EventStream(
             request,
-            headers,
+            _headers(feed),
             self._config,
-            opening=sse(opening) if opening else b"",
-            status=lambda: self._status(answer),
+            opening=writer.opening(),
+            status=lambda: self._status(job),
+            voice=writer,
         )
         async with stream:
             try:
-                await self._pass_on(feed, answer, writer, stream)
-                if answer.error is not None and not stream.is_open:
-                    return error_response(error_answer(answer.error), self._config, headers)
-                await stream.write(_ending(answer, writer))
+                await self._pass_on(feed, job, writer, stream)
+                error = _error(job)
+                if error is None:
+                    await stream.write(writer.ending())
+                elif stream.is_open:
+                    await stream.fail(error_answer(error))
+                else:
+                    return error_response(error_answer(error), self._config, _headers(feed))
             except ConnectionError:
-                pass  # the client is gone; freeing the session is all that is left to do
+                pass  # the client is gone; freeing the sessions is all that is left to do
         return stream.response
 
     async def _pass_on(
-        self,
-        feed: EventFeed,
-        answer: Answer,
-        writer: ChunkWriter,
-        stream: EventStream,
+        self, feed: EventFeed, job: Job, writer: Writer, stream: EventStream
     ) -> None:
-        while (event := await feed.next()) is not None:
+        while not _is_over(job) and (entry := await feed.next()) is not None:
+            index, event = entry
+            answer = job.answers[index]
             piece = answer.see(event, self._sources.clock())
             if isinstance(event, Started):
                 await stream.open()
             elif isinstance(event, Stalled):
                 await stream.comment(f"stalled: {event.cause}")
-            chunk = writer.chunk(piece) if piece is not None else None
-            if chunk is not None and (stream.is_open or answer.error is None):
-                await stream.write(sse(chunk))
+            data = writer.piece(index, piece) if piece is not None else b""
+            if data and (stream.is_open or answer.error is None):
+                await stream.write(data)
             if answer.is_over:
-                return
-        answer.fail(_cut_off())
+                feed.finish(index)
 
-    def _status(self, answer: Answer) -> str:
-        if answer.stall_began is None:
+    def _status(self, job: Job) -> str:
+        stalls = [a.stall_began for a in job.answers if a.stall_began is not None and not a.is_over]
+        if not stalls:
             return "waiting"
-        return f"stalled for {self._sources.clock() - answer.stall_began:.1f} s"
+        return f"stalled for {self._sources.clock() - min(stalls):.1f} s"
 
-    def _envelope(self, job: Job, session: SessionId) -> Envelope:
-        prefix = "chatcmpl" if job.call.endpoint is Endpoint.CHAT else "cmpl"
-        created = int(self._sources.wall_clock())
-        return Envelope(job.call, f"{prefix}-{session}", created, job.call.model)
-
-    def _tell(self, job: Job, session: SessionId, began: float) -> None:
-        answer = job.answer
-        outcome = answer.finish_reason or ("failed" if answer.error else "client gone")
-        self._notes(
-            note(
-                "gateway.answered",
-                session=session,
-                model=job.spec.name,
-                outcome=outcome,
-                prompt_tokens=len(job.order.prompt_ids),
-                completion_tokens=answer.token_count,
-                duration_ms=round((self._sources.clock() - began) * 1000, 1),
+    def _tell(
+        self, job: Job, sessions: tuple[SessionId, ...], request_id: str, began: float
+    ) -> None:
+        for answer, session in zip(job.answers, sessions, strict=True):
+            outcome = answer.finish_reason or ("failed" if answer.error else "client gone")
+            self._notes(
+                note(
+                    "gateway.answered",
+                    session=session,
+                    request=request_id,
+                    model=job.spec.name,
+                    outcome=outcome,
+                    prompt_tokens=len(answer.order.prompt_ids),
+                    completion_tokens=answer.token_count,
+                    duration_ms=round((self._sources.clock() - began) * 1000, 1),
+                )
             )
-        )
 
 
 def error_response(
@@ -225,12 +237,24 @@ def error_response(
     return web.json_response(answer.json(), status=answer.status, headers={**headers, **retry})
 
 
-def _ending(answer: Answer, writer: ChunkWriter) -> bytes:
-    """The last events: an error, or usage and the terminator. Never both."""
-    if answer.error is not None:
-        return sse(error_answer(answer.error).json())
-    usage = writer.usage()
-    return (sse(usage) if usage else b"") + SSE_DONE
+def _headers(feed: EventFeed) -> dict[str, str]:
+    return {SESSION_HEADER: ",".join(feed.sessions)}
+
+
+def _is_over(job: Job) -> bool:
+    """True when no more is to come: every answer is finished, or one of them failed."""
+    return all(a.is_over for a in job.answers) or any(a.error is not None for a in job.answers)
+
+
+def _error(job: Job) -> SwarmError | None:
+    """Why the request failed: one answer that did is enough."""
+    errors = [answer.error for answer in job.answers if answer.error is not None]
+    if errors:
+        return errors[0]
+    unfinished = [answer for answer in job.answers if not answer.is_over]
+    for answer in unfinished:
+        answer.fail(_cut_off())
+    return _cut_off() if unfinished else None
 
 
 def _cut_off() -> SwarmError:

@@ -15,8 +15,9 @@ from swarm.gateway import guard
 from swarm.gateway.api_io import OpenAiPages
 from swarm.gateway.completions_io import Completions, error_response
 from swarm.gateway.health_io import HealthPages
+from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
-from swarm.gateway.responses import ErrorAnswer, error_answer, sse
+from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
 from swarm.gateway.text_process_io import TextHelper, TextProcess
@@ -52,6 +53,7 @@ class Gateway:
         """
         self._config = config
         self._notes = notes
+        self._naming = Naming(sources.seed)
         helper = helper or TextProcess(config, self._helper_said)
         self._completions = Completions(node, config, sources, notes, helper)
         self._health = HealthPages(node, config, sources)
@@ -111,8 +113,9 @@ class Gateway:
     def _app(self) -> web.Application:
         app = web.Application(
             client_max_size=self._config.body_bytes_max,
-            middlewares=[self._answer_errors, self._check_sender],
+            middlewares=[self._naming.name, self._answer_errors, self._check_sender],
         )
+        app.on_response_prepare.append(self._naming.tell)
         for pages in self._pages:
             app.add_routes(pages.routes())
         return app
@@ -144,7 +147,7 @@ class Gateway:
         if stream is None or not stream.is_open:
             return error_response(answer, self._config, headers)
         with suppress(ConnectionError):
-            await stream.write(sse(answer.json()))
+            await stream.fail(answer)
         return stream.response
 
     @web.middleware

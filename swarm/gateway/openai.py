@@ -1,68 +1,32 @@
-"""Requests of OpenAI's API, checked: a JSON body becomes a `Call`, a `Call` becomes an `Order`.
+"""Requests of OpenAI's chat and text completions, checked: a JSON body becomes a `Call`. Pure.
 
-A field that this server does not carry out is refused by name when its value would change the
-answer, and accepted when it asks for nothing (`tools: []`, `presence_penalty: 0`). Fields that
-nobody here knows are ignored, as OpenAI's own extensions (`metadata`, `store`, ...) are.
-Source: https://platform.openai.com/docs/api-reference; `top_k`, `ignore_eos` and
-`return_token_ids` as vLLM names them.
+Source: https://platform.openai.com/docs/api-reference; `top_k`, `ignore_eos`, `stop_token_ids`,
+`return_token_ids`, `add_generation_prompt` and their neighbours as vLLM names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic import FailFast, Field
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
-from swarm.terms import ModelSpec, Order, Sampling
+from swarm.gateway import conversation
+from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Prompt, Rendering
+from swarm.gateway.fields import Body, Json, refuse_unsupported, validated
+from swarm.terms import Sampling
 
-SEED_MASK = (1 << 63) - 1
-"""Seeds travel as unsigned 63-bit numbers; a client's negative seed is folded into that range."""
-MESSAGE_SHOWN_CHARS = 300
-
-
-class Endpoint(Enum):
-    CHAT = "chat.completion"
-    COMPLETION = "text_completion"
+TOKEN_ID_LIMIT = 1 << 32
+"""Ids are below this in every vocabulary."""
 
 
-Message = dict[str, Any]
-"""One chat message: `role`, `content` as text, and what else the client gave."""
-Prompt = tuple[Message, ...] | str | tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a client asks, checked, before the prompt is turned into ids. None: not given."""
-
-    endpoint: Endpoint
-    model: str
-    prompt: Prompt
-    """Empty in a call that comes from the helper process: the prompt stays there."""
-    max_tokens: int | None
-    sampling: Sampling
-    seed_given: bool
-    stop: tuple[str, ...]
-    stream: bool
-    include_usage: bool
-    ignore_eos: bool
-    return_token_ids: bool
-
-
-class _StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class _Body(BaseModel):
-    """Fields that both endpoints share. Null means the default, as OpenAI has it."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+class _Common(Body):
+    """Fields that both endpoints share."""
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -70,8 +34,11 @@ class _Body(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    n: int | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
     stop: str | list[Any] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=TOKEN_ID_LIMIT)]] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     ignore_eos: bool | None = None
@@ -79,22 +46,25 @@ class _Body(BaseModel):
     user: str | None = None
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+class _Message(Body):
     role: str
     content: str | list[Any] | None = None
 
 
-class _ChatBody(_Body):
+class ChatBody(_Common):
     messages: Annotated[list[_Message], FailFast(), Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
-class _CompletionBody(_Body):
+class CompletionBody(_Common):
     prompt: str | list[Any]
     logprobs: Annotated[int, Field(ge=0)] | None = None
+    echo: bool | None = None
 
 
 _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
@@ -102,11 +72,7 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
     "documents": ([],),
-    "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
@@ -114,7 +80,6 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logit_bias": ({},),
     "min_p": (0,),
@@ -122,11 +87,10 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "presence_penalty": (0,),
     "prompt_embeds": (),
+    "prompt_logprobs": (),
     "reasoning_effort": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
@@ -140,133 +104,82 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
 
 They are checked where they are not fields of the body: a chat's `max_completion_tokens` is one.
 """
-_MESSAGE_FIELDS_REFUSED = ("audio", "function_call", "tool_calls")
-
-_Kind = TypeVar("_Kind", bound=BaseModel)
-
-
-def parse(endpoint: Endpoint, body: bytes, config: GatewayConfig) -> Call:
-    """The call in a request body. Raises RequestError (400) naming the field at fault."""
-    try:
-        values = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise RequestError("the body must be a JSON object")
-    if endpoint is Endpoint.CHAT:
-        chat = _validated(_ChatBody, values)
-        prompt: Prompt = tuple(_message(i, message) for i, message in enumerate(chat.messages))
-        limit = chat.max_completion_tokens or chat.max_tokens
-        return _call(endpoint, chat, prompt, limit, _chat_logprobs(chat), config)
-    text = _validated(_CompletionBody, values)
-    return _call(endpoint, text, _prompt(text.prompt), text.max_tokens, text.logprobs, config)
+_CHAT_ONLY: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+}
+_COMPLETION_ONLY: dict[str, tuple[Any, ...]] = {"echo": (False,)}
 
 
-def order_of(
-    call: Call, spec: ModelSpec, prompt_ids: tuple[int, ...], seed: int, config: GatewayConfig
-) -> Order:
-    """The order for a call whose prompt is `prompt_ids`. `seed` serves when the client gave none.
-
-    Raises RequestError as `token_limit` does.
-    """
-    sampling = call.sampling
-    if not call.seed_given:
-        sampling = replace(sampling, seed=seed & SEED_MASK)
-    return Order(
-        model_id=spec.model_id,
-        prompt_ids=prompt_ids,
-        max_tokens=token_limit(call, spec, prompt_ids, config),
-        sampling=sampling,
-        stop_ids=frozenset() if call.ignore_eos else frozenset(spec.eos_ids),
+def chat(values: Json, config: GatewayConfig) -> Call:
+    """The call in a body of `/v1/chat/completions`. Raises RequestError naming the field."""
+    refuse_unsupported(values, _ASKS_NOTHING | _COMPLETION_ONLY)
+    body = validated(ChatBody, values)
+    messages = [message.model_dump() for message in body.messages]
+    return _call(
+        Endpoint.CHAT,
+        body,
+        _chat_logprobs(body),
+        config,
+        prompts=(conversation.messages(messages),),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        rendering=_rendering(body),
     )
 
 
-def token_limit(
-    call: Call, spec: ModelSpec, prompt_ids: Sequence[int], config: GatewayConfig
-) -> int:
-    """How many tokens may be generated: what was asked, or the default within what is left.
-
-    Raises RequestError for an empty prompt, too long a context, ids outside the vocabulary.
-    """
-    field = "messages" if call.endpoint is Endpoint.CHAT else "prompt"
-    if not prompt_ids:
-        raise RequestError("the prompt is empty", param=field)
-    left = spec.context_length - len(prompt_ids)
-    wanted = call.max_tokens
-    if left < 1 or (wanted is not None and wanted > left):
-        asked = "" if wanted is None else f" and {wanted} to generate"
+def completion(values: Json, config: GatewayConfig) -> Call:
+    """The call in a body of `/v1/completions`. Raises RequestError naming the field."""
+    refuse_unsupported(values, _ASKS_NOTHING | _CHAT_ONLY)
+    body = validated(CompletionBody, values)
+    if body.echo and body.logprobs is not None:
         raise RequestError(
-            f"the context of {spec.name} is {spec.context_length} tokens; this request has"
-            f" {len(prompt_ids)} in the prompt{asked}",
-            param=field if left < 1 else "max_tokens",
-            code="context_length_exceeded",
+            "echo with logprobs is not supported here: a prompt's own logprobs are not computed",
+            param="echo",
+            code="unsupported_field",
         )
-    for token_id in (min(prompt_ids), max(prompt_ids)):
-        if not 0 <= token_id < spec.vocab_size:
-            raise RequestError(
-                f"token id {token_id} is outside the vocabulary of {spec.name}"
-                f" (0 to {spec.vocab_size - 1})",
-                param=field,
-            )
-    return min(config.max_tokens_default, left) if wanted is None else wanted
-
-
-def _validated(kind: type[_Kind], values: dict[str, Any]) -> _Kind:
-    for name, neutral in _ASKS_NOTHING.items():
-        value = values.get(name)
-        if value is not None and value not in neutral:
-            raise RequestError(
-                f"{name} is not supported here; leave it out", param=name, code="unsupported_field"
-            )
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
-
-
-def _refusal(detail: ErrorDetails) -> RequestError:
-    path = ".".join(str(part) for part in detail["loc"] if not _is_union_branch(part))
-    if detail["type"] == "missing":
-        return RequestError(f"{path} is required", param=path)
-    return RequestError(f"{path}: {detail['msg']}"[:MESSAGE_SHOWN_CHARS], param=path)
-
-
-def _is_union_branch(part: int | str) -> bool:
-    """Pydantic names the member of a union that did not fit: `stop.str`, `stop.list[str]`."""
-    return isinstance(part, str) and (part in {"str", "int"} or "[" in part)
+    return _call(
+        Endpoint.COMPLETION,
+        body,
+        body.logprobs,
+        config,
+        prompts=_prompts(body.prompt),
+        max_tokens=body.max_tokens,
+        echo=bool(body.echo),
+    )
 
 
 def _call(
     endpoint: Endpoint,
-    body: _Body,
-    prompt: Prompt,
-    max_tokens: int | None,
+    body: _Common,
     logprobs: int | None,
     config: GatewayConfig,
+    **fields: Any,
 ) -> Call:
-    if body.n is not None and body.n != 1:
-        raise RequestError("n must be 1: one answer per request", param="n")
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
     if logprobs is not None and logprobs > config.top_logprobs_max:
         name = "top_logprobs" if endpoint is Endpoint.CHAT else "logprobs"
-        raise RequestError(f"{name} may be at most {config.top_logprobs_max}", param=name)
+        raise RequestError(f"{name} must be at most {config.top_logprobs_max}", param=name)
     return Call(
         endpoint=endpoint,
         model=body.model,
-        prompt=prompt,
-        max_tokens=max_tokens,
         sampling=_sampling(body, logprobs),
         seed_given=body.seed is not None,
-        stop=_stop(body.stop, config),
+        stop=stop_strings(body.stop, config),
+        stop_ids=frozenset(body.stop_token_ids or ()),
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         ignore_eos=bool(body.ignore_eos),
         return_token_ids=bool(body.return_token_ids),
+        choices=body.n or 1,
+        show_stop=bool(body.include_stop_str_in_output),
+        show_special=body.skip_special_tokens is False,
+        **fields,
     )
 
 
-def _sampling(body: _Body, logprobs: int | None) -> Sampling:
+def _sampling(body: _Common, logprobs: int | None) -> Sampling:
     """`top_p` 0 keeps only the likeliest token, which is what `top_k` 1 says without a division."""
     top_p = 1.0 if body.top_p is None else body.top_p
     return Sampling(
@@ -278,7 +191,7 @@ def _sampling(body: _Body, logprobs: int | None) -> Sampling:
     )
 
 
-def _chat_logprobs(body: _ChatBody) -> int | None:
+def _chat_logprobs(body: ChatBody) -> int | None:
     if not body.logprobs:
         if body.top_logprobs:
             raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -286,53 +199,58 @@ def _chat_logprobs(body: _ChatBody) -> int | None:
     return body.top_logprobs or 0
 
 
-def _stop(stop: str | list[Any] | None, config: GatewayConfig) -> tuple[str, ...]:
+def _rendering(body: ChatBody) -> Rendering:
+    if body.continue_final_message and body.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message continues the last message: it needs add_generation_prompt"
+            " false",
+            param="continue_final_message",
+        )
+    opens = body.add_generation_prompt is not False and not body.continue_final_message
+    return Rendering(
+        add_generation_prompt=opens,
+        continue_final=bool(body.continue_final_message),
+        variables=conversation.template_variables(body.chat_template_kwargs or {}),
+    )
+
+
+def stop_strings(
+    stop: str | list[Any] | None, config: GatewayConfig, name: str = "stop"
+) -> tuple[str, ...]:
+    """Raises RequestError for what cannot be looked for in an answer."""
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if not all(isinstance(text, str) for text in strings):
-        raise RequestError("stop must be a string or an array of strings", param="stop")
+        raise RequestError(f"{name} must be a string or an array of strings", param=name)
     if len(strings) > config.stop_strings_max:
-        raise RequestError(f"at most {config.stop_strings_max} stop strings", param="stop")
+        raise RequestError(f"{name} may have at most {config.stop_strings_max} strings", param=name)
     if "" in strings:
-        raise RequestError("a stop string must not be empty", param="stop")
+        raise RequestError(f"{name} must not have an empty string", param=name)
     if any(len(text) > config.stop_chars_max for text in strings):
         raise RequestError(
-            f"a stop string may have at most {config.stop_chars_max} characters", param="stop"
+            f"a string of {name} may have at most {config.stop_chars_max} characters", param=name
         )
     return strings
 
 
-def _prompt(prompt: str | list[Any]) -> str | tuple[int, ...]:
-    """A string or ids; a list that holds just one of either is taken for it."""
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
+def _prompts(prompt: str | list[Any]) -> tuple[Prompt, ...]:
+    """A string, an array of ids, or an array of either. An empty array is an empty prompt."""
     if isinstance(prompt, str):
-        return prompt
-    if not all(type(item) is int for item in prompt):
-        raise RequestError(
-            "prompt must be one string or one array of token ids per request", param="prompt"
-        )
-    return tuple(prompt)
+        return (prompt,)
+    if not prompt or _are_ids(prompt):
+        return (tuple(prompt),)
+    if all(isinstance(entry, str) for entry in prompt):
+        return tuple(prompt)
+    if all(isinstance(entry, list) and _are_ids(entry) for entry in prompt):
+        return tuple(tuple(entry) for entry in prompt)
+    raise RequestError(
+        "prompt must be a string, an array of token ids, or an array of strings or of arrays of"
+        " token ids",
+        param="prompt",
+    )
 
 
-def _message(index: int, message: _Message) -> Message:
-    """The message as a template sees it: content as text, nothing that is null."""
-    fields = {name: value for name, value in message.model_dump().items() if value is not None}
-    for name in _MESSAGE_FIELDS_REFUSED:
-        if fields.get(name):
-            raise RequestError(
-                f"messages.{index}.{name} is not supported here", param=f"messages.{index}.{name}"
-            )
-        fields.pop(name, None)
-    if isinstance(message.content, list):
-        fields["content"] = "\n".join(_part(index, part) for part in message.content)
-    return fields
+def _are_ids(entries: list[Any]) -> bool:
+    return all(type(entry) is int for entry in entries)
 
 
-def _part(index: int, part: Any) -> str:
-    fields = part if isinstance(part, dict) else {}
-    text = fields.get("text")
-    if fields.get("type") != "text" or not isinstance(text, str):
-        raise RequestError(
-            'content parts must be {"type": "text", "text": ...}', param=f"messages.{index}.content"
-        )
-    return text
+PARSERS = {Endpoint.CHAT: chat, Endpoint.COMPLETION: completion}

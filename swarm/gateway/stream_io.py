@@ -1,4 +1,4 @@
-"""A server-sent event stream to one client: opened when needed, kept alive, never stuck."""
+"""A stream of events to one client: opened when needed, kept alive, never stuck."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from types import TracebackType
 from aiohttp import web
 
 from swarm.config import GatewayConfig
-from swarm.gateway.responses import sse_comment
+from swarm.gateway.responses import ErrorAnswer, SseVoice
+from swarm.gateway.writing import Voice
+
+SERVER_SENT = SseVoice()
 
 
 class EventStream:
@@ -26,11 +29,12 @@ class EventStream:
         config: GatewayConfig,
         opening: bytes = b"",
         status: Callable[[], str] = lambda: "waiting",
+        voice: Voice = SERVER_SENT,
     ) -> None:
         """`opening`: the first event, sent along with the headers."""
         self.response = web.StreamResponse(
             headers={
-                "Content-Type": "text/event-stream; charset=utf-8",
+                "Content-Type": voice.content_type,
                 "Cache-Control": "no-cache",
                 "X-Accel-Buffering": "no",
                 **headers,
@@ -40,6 +44,7 @@ class EventStream:
         self._config = config
         self._opening = opening
         self._status = status
+        self._voice = voice
         self._lock = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -79,7 +84,11 @@ class EventStream:
             raise ConnectionAbortedError("the client stopped reading") from error
 
     async def comment(self, text: str) -> None:
-        await self.write(sse_comment(text))
+        await self.write(self._voice.comment(text))
+
+    async def fail(self, error: ErrorAnswer) -> None:
+        """Write the event that ends a stream which cannot be finished."""
+        await self.write(self._voice.failure(error))
 
     async def _write(self, data: bytes) -> None:
         if not self.response.prepared:

@@ -123,8 +123,10 @@ class StopMatcher:
     The stop string that is complete first wins, whatever the pieces are that the text comes in.
     """
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, show: bool = False) -> None:
+        """`show`: the stop string itself is passed on too."""
         self._stops = stops
+        self._show = show
         self._held = ""
         self.stopped = False
 
@@ -137,7 +139,8 @@ class StopMatcher:
         if found:
             self.stopped = True
             self._held = ""
-            return held[: min(found)[1]]
+            end, begin = min(found)
+            return held[: end if self._show else begin]
         keep = self._could_start(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

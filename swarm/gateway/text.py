@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from swarm.errors import RequestError
 from swarm.gateway import token_table
-from swarm.gateway.openai import Message
+from swarm.gateway.calls import Message, Rendering
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -37,6 +37,9 @@ NAMED_SPECIAL_TOKENS = (
     "cls_token",
     "mask_token",
 )
+
+
+PLAIN = Rendering()
 
 
 class TextUnusable(Exception):
@@ -68,9 +71,11 @@ class ModelText:
         (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         return tuple(encoded.ids)
 
-    def encode_chat(self, messages: Sequence[Message], now: datetime) -> tuple[int, ...]:
-        """Ids of a conversation, up to where the assistant begins to speak."""
-        return self.encode(self.render(messages, now), special=False)
+    def encode_chat(
+        self, messages: Sequence[Message], now: datetime, rendering: Rendering = PLAIN
+    ) -> tuple[int, ...]:
+        """Ids of a conversation, up to where the assistant begins to speak or goes on."""
+        return self.encode(self.render(messages, now, rendering), special=False)
 
     def packed_table(self) -> tuple[dict[str, Any], bytes]:
         """What `token_table.unpack` makes the way back from."""
@@ -81,26 +86,45 @@ class ModelText:
         described = decoder.__getstate__().decode() if decoder is not None else "null"
         return token_table.pack(tokens, special, frozenset(added), described)
 
-    def render(self, messages: Sequence[Message], now: datetime) -> str:
+    def render(
+        self, messages: Sequence[Message], now: datetime, rendering: Rendering = PLAIN
+    ) -> str:
         """The prompt text of a conversation. `now` is what the template sees as today.
 
         Raises RequestError when the model has no template or the template refuses the messages.
         """
         if self._template is None:
             raise RequestError(self._template_problem, code="no_chat_template")
+        values = dict(rendering.variables) | self.special_tokens
         try:
-            return self._template.render(
+            text = self._template.render(
+                values,
                 messages=[_aliased(message) for message in messages],
-                tools=None,
+                tools=list(rendering.tools) or None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=rendering.add_generation_prompt,
                 strftime_now=now.strftime,
-                **self.special_tokens,
             )
         except _TEMPLATE_ERRORS as error:
             raise RequestError(
                 f"the model's chat template refused the messages: {error}", param="messages"
             ) from error
+        return _up_to_last(text, messages) if rendering.continue_final else text
+
+
+def _up_to_last(text: str, messages: Sequence[Message]) -> str:
+    """The prompt cut where the last message's words end. Raises RequestError."""
+    last = messages[-1].get("content")
+    if not isinstance(last, str) or not last.strip():
+        raise RequestError("the last message has no text to continue", param="messages")
+    for words in (last, last.strip()):
+        begin = text.rfind(words)
+        if begin >= 0:
+            return text[: begin + len(words)]
+    raise RequestError(
+        "the model's chat template changes the last message, so that it cannot be continued",
+        param="messages",
+    )
 
 
 _TEMPLATE_ERRORS = (

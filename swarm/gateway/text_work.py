@@ -6,24 +6,22 @@ so that either side of the pipe is written once.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, ShardError
-from swarm.gateway import openai
-from swarm.gateway.openai import Call, Endpoint
+from swarm.gateway import calls, dialects
+from swarm.gateway.calls import Call, Endpoint, Prompt
 from swarm.gateway.text import ModelText, TextUnusable
-from swarm.terms import ModelId, ModelSpec, Sampling
+from swarm.terms import ModelId, ModelSpec
 
 Json = dict[str, Any]
 Parcel = tuple[Json, bytes]
-
-TOKEN_ID_LIMIT = 1 << 32
-"""Ids travel as 32-bit numbers."""
 
 
 class UnknownModel(Exception):
@@ -42,14 +40,14 @@ class TextWork:
         try:
             match question["do"]:
                 case "parse":
-                    return {"call": _call_json(self._parse(question, body))}, b""
+                    return {"call": calls.call_json(self._parse(question, body))}, b""
                 case "load":
                     return self._load(question, body)
                 case "forget":
                     self._texts.pop(question["model"], None)
                     return {}, b""
                 case _:
-                    return {}, self._encode(question, body)
+                    return self._encode(question, body)
         except RequestError as error:
             fields = {"status": error.status, "param": error.param, "code": error.code}
             return {"refused": str(error), **fields}, b""
@@ -59,7 +57,7 @@ class TextWork:
             return {"unknown_model": True}, b""
 
     def _parse(self, question: Json, body: bytes) -> Call:
-        return openai.parse(Endpoint(question["endpoint"]), body, self._config)
+        return dialects.parse(Endpoint(question["endpoint"]), body, self._config)
 
     def _load(self, question: Json, body: bytes) -> Parcel:
         files, at = {}, 0
@@ -70,32 +68,43 @@ class TextWork:
         self._texts[question["model"]] = text
         return text.packed_table()
 
-    def _encode(self, question: Json, body: bytes) -> bytes:
+    def _encode(self, question: Json, body: bytes) -> Parcel:
         spec = ModelSpec(**question["spec"])
         text = self._texts.get(spec.model_id)
         if spec.has_text and text is None:
             raise UnknownModel
         call = self._parse(question, body)
-        ids = prompt_ids(call, spec, text, datetime.fromisoformat(question["now"]))
-        openai.token_limit(call, spec, ids, self._config)
-        return array("I", ids).tobytes()
+        prompts = prompt_ids(call, spec, text, datetime.fromisoformat(question["now"]))
+        calls.orders_of(call, spec, prompts, [0] * len(prompts), self._config)
+        joined = array("I", itertools.chain.from_iterable(prompts))
+        return {"lengths": [len(ids) for ids in prompts]}, joined.tobytes()
+
+
+def is_ids(prompt: Prompt) -> bool:
+    return isinstance(prompt, tuple) and not any(isinstance(item, dict) for item in prompt)
 
 
 def prompt_ids(
     call: Call, spec: ModelSpec, text: ModelText | None, now: datetime
+) -> list[tuple[int, ...]]:
+    """Ids of a call's prompts. Raises RequestError when the model cannot take such a prompt."""
+    return [_ids(call, prompt, spec, text, now) for prompt in call.prompts]
+
+
+def _ids(
+    call: Call, prompt: Prompt, spec: ModelSpec, text: ModelText | None, now: datetime
 ) -> tuple[int, ...]:
-    """Ids of a call's prompt. Raises RequestError when the model cannot take such a prompt."""
-    prompt = call.prompt
-    if call.endpoint is Endpoint.COMPLETION and isinstance(prompt, tuple):
+    if isinstance(prompt, tuple) and is_ids(prompt):
         return tuple(item for item in prompt if isinstance(item, int))
     if text is None:
         raise RequestError(
             f"{spec.name} has no tokenizer: send the prompt of a completion as token ids",
-            param="messages" if call.endpoint is Endpoint.CHAT else "prompt",
+            param=call.endpoint.prompt_field,
         )
     if isinstance(prompt, str):
         return text.encode(prompt, special=True)
-    return text.encode_chat([item for item in prompt if isinstance(item, dict)], now)
+    messages = [item for item in prompt if isinstance(item, dict)]
+    return text.encode_chat(messages, now, call.rendering)
 
 
 # -------------------------------------------------------------------- the client's half
@@ -135,25 +144,10 @@ def check(answer: Json) -> None:
         raise UnknownModel
 
 
-def call_of(answer: Json) -> Call:
-    """The call of a parsed body, without its prompt."""
-    fields = answer["call"]
-    return Call(
-        **fields
-        | {
-            "endpoint": Endpoint(fields["endpoint"]),
-            "prompt": "",
-            "sampling": Sampling(**fields["sampling"]),
-            "stop": tuple(fields["stop"]),
-        }
-    )
-
-
-def ids_of(body: bytes) -> tuple[int, ...]:
-    ids = array("I")
-    ids.frombytes(body)
-    return tuple(ids)
-
-
-def _call_json(call: Call) -> Json:
-    return asdict(replace(call, prompt="")) | {"endpoint": call.endpoint.value}
+def ids_of(answer: Json, body: bytes) -> list[tuple[int, ...]]:
+    """The prompts of an answer to `encode_question`."""
+    joined = array("I")
+    joined.frombytes(body)
+    lengths = answer["lengths"]
+    ends = itertools.accumulate(lengths)
+    return [tuple(joined[end - size : end]) for end, size in zip(ends, lengths, strict=True)]

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from swarm.config import GatewayConfig
 from swarm.errors import ShardError, SwarmError
-from swarm.gateway import openai, text_work, token_table
-from swarm.gateway.openai import Call, Endpoint
+from swarm.gateway import calls, dialects, text_work, token_table
+from swarm.gateway.calls import Call, Endpoint
 from swarm.gateway.text import TEXT_FILES
 from swarm.gateway.text_process_io import TextHelper
 from swarm.gateway.text_work import UnknownModel
@@ -30,12 +30,12 @@ class Texts:
         self._loads: dict[ModelId, asyncio.Task[TokenTable | SwarmError]] = {}
 
     async def parse(self, endpoint: Endpoint, body: bytes) -> Call:
-        """The call in a body. That of a big one comes without its prompt. Raises RequestError."""
+        """The call in a body. That of a big one comes without its prompts. Raises RequestError."""
         if len(body) <= SMALL_BODY_BYTES:
-            return openai.parse(endpoint, body, self._config)
+            return dialects.parse(endpoint, body, self._config)
         answer, _ = await self._helper.ask((text_work.parse_question(endpoint), body))
         text_work.check(answer)
-        return text_work.call_of(answer)
+        return calls.call_of(answer["call"])
 
     async def table(self, spec: ModelSpec) -> TokenTable | None:
         """None for a model without tokenizer. Raises SwarmError when its files cannot be had."""
@@ -54,10 +54,10 @@ class Texts:
 
     async def prompt_ids(
         self, call: Call, body: bytes, spec: ModelSpec, now: datetime
-    ) -> tuple[int, ...]:
-        """Ids of the prompt of `call`, which came in `body`. Raises RequestError, ShardError."""
+    ) -> list[tuple[int, ...]]:
+        """Ids of the prompts of `call`, which came in `body`. Raises RequestError, ShardError."""
         is_small = len(body) <= SMALL_BODY_BYTES
-        if is_small and (not spec.has_text or _is_ids(call)):
+        if is_small and (not spec.has_text or all(map(text_work.is_ids, call.prompts))):
             return text_work.prompt_ids(call, spec, None, now)
         question = text_work.encode_question(call.endpoint, spec, now)
         try:
@@ -79,10 +79,10 @@ class Texts:
         await asyncio.gather(*loads, return_exceptions=True)
         await self._helper.close()
 
-    async def _ids(self, question: text_work.Json, body: bytes) -> tuple[int, ...]:
+    async def _ids(self, question: text_work.Json, body: bytes) -> list[tuple[int, ...]]:
         answer, ids = await self._helper.ask((question, body))
         text_work.check(answer)
-        return text_work.ids_of(ids)
+        return text_work.ids_of(answer, ids)
 
     async def _forget_gone(self, wanted: ModelId) -> None:
         known = {view.spec.model_id for view in self._node.models()} | {wanted}
@@ -109,7 +109,3 @@ class Texts:
             except FileNotFoundError:
                 continue
         return files
-
-
-def _is_ids(call: Call) -> bool:
-    return call.endpoint is Endpoint.COMPLETION and isinstance(call.prompt, tuple)

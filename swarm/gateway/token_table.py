@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -33,6 +33,11 @@ class TokenTable:
     decoder: Decoder | None
     is_byte_level: bool
     """GPT-2's way: a letter for every byte, so that a token may end inside a character."""
+
+    def showing_special(self) -> TokenTable:
+        """The same tokens, of which special ones show as any other."""
+        shown = bytes(flags & ~SPECIAL for flags in range(256))
+        return replace(self, flags=self.flags.translate(shown))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of a sequence, special tokens left out, as the tokenizer itself gives it."""

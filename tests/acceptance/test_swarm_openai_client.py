@@ -93,8 +93,8 @@ def test_logprobs(client: openai.OpenAI) -> None:
 def test_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="nobody", prompt="x")
-    with pytest.raises(openai.BadRequestError, match="n must be 1"):
-        client.completions.create(model="smollm2", prompt="x", n=2)
+    with pytest.raises(openai.BadRequestError, match="at most 32 answers"):
+        client.completions.create(model="smollm2", prompt="x", n=33)
     with pytest.raises(openai.BadRequestError, match="8192"):
         client.completions.create(model="smollm2", prompt="x", max_tokens=9000)
     with pytest.raises(openai.BadRequestError, match="temperature"):

@@ -78,8 +78,11 @@ def model(
     missing: tuple[LayerRange, ...] = (),
     has_text: bool = True,
     probe_age_s: float | None = None,
+    context: int = 64,
 ) -> ModelView:
-    return ModelView(spec(name, has_text=has_text), not missing, missing, probe_age_s)
+    return ModelView(
+        spec(name, has_text=has_text, context=context), not missing, missing, probe_age_s
+    )
 
 
 def route(*nodes: str, numeric_class: NumericClass = CLASS) -> Route:

@@ -37,7 +37,8 @@ from swarm.errors import (
     SwarmError,
 )
 from swarm.gateway import catalog, guard
-from swarm.gateway.answer import Answer
+from swarm.gateway.answer import Answer, Usage
+from swarm.gateway.openai_writer import usage_json
 from swarm.gateway.responses import error_answer, sse, sse_comment
 from swarm.gateway.view import note_json, state_json
 from swarm.notes import note
@@ -61,18 +62,14 @@ def test_usage_counts_the_tokens_that_the_client_got() -> None:
     words = spoken(" dog and fox")
     read(got, started("a", "b"), *words[:2], Stall("b vanished"), started("a", "c", epoch=2))
     read(got, *words[2:], Finished("length", stats("a", "c", stalls=(0.1,))))
-    assert got.usage() == {
-        "prompt_tokens": len(PROMPT),
-        "completion_tokens": len(words),
-        "total_tokens": len(PROMPT) + len(words),
-    }
+    assert got.usage() == Usage(len(PROMPT), len(words), cached_tokens=0)
 
 
 def test_tokens_of_the_prompt_that_were_not_run_are_told() -> None:
     got = answer()
     read(got, started("a"), *spoken(" dog"))
     read(got, Finished("length", replace(stats("a"), cached_tokens=64)))
-    assert got.usage()["prompt_tokens_details"] == {"cached_tokens": 64}
+    assert usage_json(got.usage())["prompt_tokens_details"] == {"cached_tokens": 64}
 
 
 def test_the_way_is_told_from_the_nodes_own_figures() -> None:
@@ -126,7 +123,7 @@ def test_before_any_token_there_is_no_first_one() -> None:
 def test_the_end_token_is_counted_but_not_shown() -> None:
     got = answer()
     assert read(got, *spoken("a"), *generated([END]), finished("stop")) == "a"
-    assert (got.finish_reason, got.usage()["completion_tokens"]) == ("stop", 2)
+    assert (got.finish_reason, got.usage().completion_tokens) == ("stop", 2)
 
 
 def test_nothing_is_added_after_the_end() -> None:

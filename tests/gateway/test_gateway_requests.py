@@ -10,7 +10,9 @@ from fake_node import END, spec
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
-from swarm.gateway.openai import Call, Endpoint, order_of, parse
+from swarm.gateway.calls import Call, Endpoint, orders_of
+from swarm.gateway.dialects import parse
+from swarm.terms import ModelSpec, Order
 
 CONFIG = GatewayConfig()
 HELLO = [{"role": "user", "content": "hi"}]
@@ -24,6 +26,14 @@ def chat(**fields: Any) -> Call:
 def completion(**fields: Any) -> Call:
     body = {"model": "m", "prompt": "hi"} | fields
     return parse(Endpoint.COMPLETION, json.dumps(body).encode(), CONFIG)
+
+
+def order_of(
+    call: Call, model: ModelSpec, prompt: tuple[int, ...], seed: int, config: GatewayConfig
+) -> Order:
+    """The one order of a call that asks for one answer."""
+    (order,) = orders_of(call, model, [prompt], [seed], config)
+    return order
 
 
 def refused(call: Any, **fields: Any) -> RequestError:
@@ -73,7 +83,7 @@ def test_a_chats_token_limit_has_two_names(fields: dict[str, int], limit: int) -
         ("max_tokens", 1.5), ("max_completion_tokens", 0), ("temperature", -0.1),
         ("temperature", 2.1), ("temperature", "hot"), ("temperature", True), ("top_p", 1.1),
         ("top_p", -1), ("top_k", -2), ("top_k", 1 << 40), ("seed", 1 << 63), ("seed", "x"),
-        ("n", 2), ("n", 0), ("n", "1"), ("stop", 3), ("stop", ["a"] * 5), ("stop", ""),
+        ("n", 0), ("n", "1"), ("stop", 3), ("stop", ["a"] * 5), ("stop", ""),
         ("stop", ["a", ""]), ("stop", [1]), ("stop", "x" * 257), ("stream", "yes"),
         ("stream_options", {"include_usage": True}), ("stream_options", 1), ("logprobs", 2),
         ("top_logprobs", 2), ("ignore_eos", 1), ("return_token_ids", "x"), ("user", 4),
@@ -86,9 +96,11 @@ def test_a_bad_chat_field_is_named(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt", None), ("prompt", 3), ("prompt", ["a", "b"]), ("prompt", [[1], [2]]),
-        ("prompt", [1, "a"]), ("prompt", [1.5]), ("prompt", [True]), ("logprobs", True),
-        ("logprobs", -1), ("logprobs", 21), ("n", 2),
+        ("prompt", None), ("prompt", 3), ("prompt", ["a", [1]]), ("prompt", [[1], ["a"]]),
+        ("prompt", [[1], 2]), ("prompt", [1, "a"]), ("prompt", [1.5]), ("prompt", [True]),
+        ("logprobs", True),
+        ("logprobs", -1), ("logprobs", 21), ("echo", 1),
+        ("chat_template_kwargs", {"a": 1}),
     ],
 )  # fmt: skip
 def test_a_bad_completion_field_is_named(field: str, value: Any) -> None:
@@ -101,14 +113,35 @@ def test_a_bad_completion_field_is_named(field: str, value: Any) -> None:
         ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]),
         ("response_format", {"type": "json_object"}), ("presence_penalty", 0.1),
         ("frequency_penalty", -1), ("logit_bias", {"5": 1}), ("modalities", ["text", "audio"]),
-        ("reasoning_effort", "low"), ("suffix", "x"), ("echo", True), ("best_of", 2),
-        ("min_p", 0.1), ("repetition_penalty", 1.1), ("stop_token_ids", [1]),
+        ("reasoning_effort", "low"), ("suffix", "x"), ("best_of", 2),
+        ("min_p", 0.1), ("repetition_penalty", 1.1), ("min_tokens", 1),
     ],
 )  # fmt: skip
 def test_a_field_that_would_change_the_answer_is_refused(field: str, value: Any) -> None:
     for call in (chat, completion):
         error = refused(call, **{field: value})
         assert error.param == field and "not supported" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"model": 3}, "model must be a string"),
+        ({"max_tokens": 1.5}, "max_tokens must be a whole number"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"temperature": "hot"}, "temperature must be a number"),
+        ({"temperature": 3}, "temperature must be at most 2"),
+        ({"top_k": 1 << 31}, "top_k must be below 2147483648"),
+        ({"stop": 3}, "stop must be a string or an array"),
+        ({"stream": "yes"}, "stream must be true or false"),
+        ({"stream_options": 1}, "stream_options must be an object"),
+        ({"messages": []}, "messages must have at least 1 entries"),
+        ({"messages": [3]}, "messages.0 must be an object"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content must be a string or an array"),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_plain_sentence(fields: dict[str, Any], sentence: str) -> None:
+    assert str(refused(chat, **fields)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -141,7 +174,7 @@ def test_content_parts_are_joined_and_nulls_left_out() -> None:
         {"role": "user", "content": parts, "name": None},
         {"role": "assistant", "content": None, "tool_calls": []},
     ]
-    assert chat(messages=messages).prompt == (
+    assert chat(messages=messages).prompts[0] == (
         {"role": "user", "content": "a\nb"},
         {"role": "assistant"},
     )
@@ -163,12 +196,69 @@ def test_a_message_that_cannot_be_shown_is_named(message: Any, param: str) -> No
 
 @pytest.mark.parametrize("prompt", ["hi", ["hi"]])
 def test_a_single_string_is_a_prompt(prompt: Any) -> None:
-    assert completion(prompt=prompt).prompt == "hi"
+    assert completion(prompt=prompt).prompts == ("hi",)
 
 
 @pytest.mark.parametrize("prompt", [[1, 2], [[1, 2]]])
 def test_ids_are_a_prompt(prompt: Any) -> None:
-    assert completion(prompt=prompt).prompt == (1, 2)
+    assert completion(prompt=prompt).prompts == ((1, 2),)
+
+
+def test_a_completion_may_have_several_prompts() -> None:
+    assert completion(prompt=["a", "b"]).prompts == ("a", "b")
+    assert completion(prompt=[[1, 2], [3]]).prompts == ((1, 2), (3,))
+    assert completion(prompt=[]).prompts == ((),)
+
+
+def test_each_choice_of_each_prompt_is_an_order_with_a_seed_of_its_own() -> None:
+    prompts = [(1, 2), (3,)]
+    orders = orders_of(completion(n=2, seed=7), spec(), prompts, [90, 91], CONFIG)
+    assert [order.prompt_ids for order in orders] == [(1, 2), (1, 2), (3,), (3,)]
+    seeds = [order.sampling.seed for order in orders]
+    assert seeds[0] == seeds[2] == 7 and seeds[1] == seeds[3] != 7
+    assert all(0 <= seed < 1 << 63 for seed in seeds)
+    drawn = orders_of(completion(n=2), spec(), prompts, [90, 91], CONFIG)
+    assert len({order.sampling.seed for order in drawn}) == 4
+    one = orders_of(completion(seed=7), spec(), [(1, 2)], [90], CONFIG)
+    assert one[0] == orders[0]
+
+
+@pytest.mark.parametrize(("prompts", "choices", "param"), [(1, 33, "n"), (33, 1, "prompt")])
+def test_a_request_has_a_limit_of_answers(prompts: int, choices: int, param: str) -> None:
+    with pytest.raises(RequestError, match="at most 32 answers; this one asks for 33") as caught:
+        orders_of(completion(n=choices), spec(), [(1,)] * prompts, [0] * prompts, CONFIG)
+    assert caught.value.param == param
+
+
+def test_tokens_may_end_an_answer_beside_the_models_own() -> None:
+    call = completion(stop_token_ids=[3, 5])
+    assert order_of(call, spec(), (1,), 0, CONFIG).stop_ids == {3, 5, END}
+    call = completion(stop_token_ids=[3], ignore_eos=True)
+    assert order_of(call, spec(), (1,), 0, CONFIG).stop_ids == {3}
+
+
+def test_echo_has_no_logprobs_of_the_prompt() -> None:
+    assert completion(echo=True).echo
+    assert refused(completion, echo=True, logprobs=0).param == "echo"
+
+
+def test_a_template_is_told_what_the_client_gives_it() -> None:
+    call = chat(chat_template_kwargs={"enable_thinking": False, "style": "terse"})
+    assert call.rendering.variables == {"enable_thinking": False, "style": "terse"}
+    for name in ("messages", "bos_token", "__class__", "a.b", "", "x" * 80):
+        error = refused(chat, chat_template_kwargs={name: 1})
+        assert (error.param or "").startswith("chat_template_kwargs.")
+    assert refused(chat, chat_template_kwargs={"a": [1]}).param == "chat_template_kwargs.a"
+    assert refused(chat, chat_template_kwargs={f"a{i}": 1 for i in range(33)})
+
+
+def test_the_last_message_may_be_continued() -> None:
+    assert chat().rendering.add_generation_prompt
+    assert not chat(add_generation_prompt=False).rendering.add_generation_prompt
+    continued = chat(continue_final_message=True).rendering
+    assert continued.continue_final and not continued.add_generation_prompt
+    error = refused(chat, continue_final_message=True, add_generation_prompt=True)
+    assert error.param == "continue_final_message"
 
 
 def test_no_nucleus_at_all_means_the_likeliest_token() -> None:

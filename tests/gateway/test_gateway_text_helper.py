@@ -20,7 +20,8 @@ from fake_node import TABLE, TEXT, FakeNode, InlineHelper, model, saying, servin
 from swarm.config import GatewayConfig
 from swarm.errors import CapacityError, LinkError, RequestError
 from swarm.gateway import text_work
-from swarm.gateway.openai import Endpoint, parse
+from swarm.gateway.calls import Endpoint
+from swarm.gateway.dialects import parse
 from swarm.gateway.text_process_io import TextProcess
 from swarm.gateway.texts_io import SMALL_BODY_BYTES, Texts
 from swarm.terms import ModelSpec
@@ -56,7 +57,8 @@ async def ids(texts: Texts, endpoint: Endpoint, body: bytes, of: ModelSpec) -> t
     """As the gateway does it: read the body, find the tokens, make the ids."""
     call = await texts.parse(endpoint, body)
     await texts.table(of)
-    return await texts.prompt_ids(call, body, of, NOW)
+    (found,) = await texts.prompt_ids(call, body, of, NOW)
+    return found
 
 
 def test_the_process_gives_the_ids_and_tokens_that_the_same_code_gives_here() -> None:
@@ -90,7 +92,7 @@ def test_a_big_body_is_read_by_the_process(prompt: Any) -> None:
     async def work(_: TextProcess, texts: Texts) -> None:
         call = await texts.parse(Endpoint.COMPLETION, body)
         here = parse(Endpoint.COMPLETION, body, CONFIG)
-        assert call.prompt == "" and call.sampling == here.sampling and call.stop == here.stop
+        assert call.prompts == () and call.sampling == here.sampling and call.stop == here.stop
         assert (call.stream, call.include_usage, call.max_tokens) == (True, True, 3)
         assert await ids(texts, Endpoint.COMPLETION, body, LONG) == (
             tuple(prompt) if isinstance(prompt, list) else TEXT.encode(prompt, special=True)
@@ -102,7 +104,7 @@ def test_a_big_body_is_read_by_the_process(prompt: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (body_of(prompt="x" * 20_000, n=2), "n must be 1"),
+        (body_of(prompt="x" * 20_000, n=0), "n must be at least 1"),
         (body_of(prompt=[1] * 20_000), "64 tokens"),
         (body_of(prompt=[1] * 20_000 + [1 << 40]), "64 tokens"),
         (body_of(prompt="x", max_tokens=100), "64 tokens"),
