@@ -290,9 +290,15 @@ class GatewayConfig:
     """A probe token that `/readyz` asks for itself must come within this time."""
     write_timeout_s: float = 60.0
     """A client that reads nothing for this long is cut off; its session holds KV meanwhile."""
-    event_streams_max: int = 16
-    """Readers of `/swarm/events`; each may lag by `event_backlog_max` notes."""
-    event_backlog_max: int = 1024
+    event_streams_max: int = 256
+    """Readers of `/swarm/events`; each may lag by `event_backlog_bytes_max`."""
+    event_backlog_bytes_max: int = 256 * 1024
+    """What waits for a reader of events; one that lags more is given the whole state anew. Readers
+    share these bytes, but for those that lag each on its own."""
+    event_interval_s: float = 0.25
+    """How often readers of events hear what changed; more often costs the loop's time."""
+    event_notes_max: int = 1024
+    """Notes of one moment that all readers of events may hear; more lose the oldest."""
     leave_grace_s: float = 10.0
     """How long `swarm leave` lets running sessions move away or end."""
 

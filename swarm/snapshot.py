@@ -150,7 +150,7 @@ class Snapshot:
     """Each measured pair once, this node's own measurements first."""
     sessions: tuple[SessionView, ...]
     recent: tuple[SessionView, ...]
-    """Some that ended lately, the last one first."""
+    """Some that ended lately, the last one last."""
     hops: tuple[HopView, ...]
     kv_used_bytes: int
     kv_capacity_bytes: int

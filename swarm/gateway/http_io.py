@@ -14,6 +14,7 @@ from swarm.errors import ConfigError, RequestError, SwarmError
 from swarm.gateway import guard
 from swarm.gateway.api_io import OpenAiPages
 from swarm.gateway.completions_io import Completions, error_response
+from swarm.gateway.events_io import EventPages
 from swarm.gateway.health_io import HealthPages
 from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
@@ -58,10 +59,12 @@ class Gateway:
         self._completions = Completions(node, config, sources, notes, helper)
         self._health = HealthPages(node, config, sources)
         self._node_pages = NodePages(node, config, notes, control_token, self.refuse_new)
+        self._events = EventPages(node, config, sources, notes)
         self._pages: tuple[Pages, ...] = (
             self._health,
             OpenAiPages(node, self._completions, created=int(sources.wall_clock())),
             self._node_pages,
+            self._events,
         )
         self._loopback_only = True
         self._runner = web.AppRunner(
@@ -104,11 +107,12 @@ class Gateway:
     async def stop(self) -> None:
         """Cut off what runs, each with an error that its client sees, and close. Idempotent."""
         self._completions.stop()
-        self._node_pages.stop()
+        self._events.stop()
         await self._runner.cleanup()
         await self._health.close()
         await self._completions.close()
         await self._node_pages.close()
+        await self._events.close()
 
     def _app(self) -> web.Application:
         app = web.Application(

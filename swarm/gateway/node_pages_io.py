@@ -1,29 +1,26 @@
-"""What a node shows and takes beside its models: its state, its notes as they come, a departure."""
+"""What a node shows and takes beside its models: its state, and a departure."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import Callable
 
 from aiohttp import web
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, SwarmError
 from swarm.gateway import guard
-from swarm.gateway.responses import sse
-from swarm.gateway.stream_io import EventStream
-from swarm.gateway.view import note_json, state_json
+from swarm.gateway.view import state_json
 from swarm.node_port import NodePort
-from swarm.notes import Level, Note, NoteSink, note
+from swarm.notes import Level, NoteSink, note
 
 CONTROL_HEADER = "X-Swarm-Control"
 """Carries the token of `<home>/gateway.json` for requests that change the node."""
 
 
 class NodePages:
-    """Serves `/swarm/state`, `/swarm/events` and `/swarm/leave`."""
+    """Serves `/swarm/state` and `/swarm/leave`."""
 
     def __init__(
         self,
@@ -42,21 +39,13 @@ class NodePages:
         self._notes = notes
         self._control_token = control_token
         self._refuse_new = refuse_new
-        self._event_streams: dict[int, web.Request] = {}
         self._leaving: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/swarm/state", self._state),
-            web.get("/swarm/events", self._events),
             web.post("/swarm/leave", self._leave),
         ]
-
-    def stop(self) -> None:
-        """Hang up on the readers of events."""
-        for request in list(self._event_streams.values()):
-            if request.transport is not None:
-                request.transport.close()
 
     async def close(self) -> None:
         if self._leaving is not None:
@@ -65,25 +54,6 @@ class NodePages:
 
     async def _state(self, _: web.Request) -> web.Response:
         return web.json_response(state_json(self._node.snapshot()))
-
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Notes as they come. A reader that lags loses the oldest ones."""
-        if len(self._event_streams) >= self._config.event_streams_max:
-            raise RequestError("too many readers of events", status=429)
-        notes = self._node.subscribe(self._config.event_backlog_max)
-        stream = EventStream(request, {}, self._config)
-        self._event_streams[id(request)] = request
-        try:
-            async with stream:
-                await stream.open()
-                async for entry in notes:
-                    await stream.write(sse(note_json(entry)))
-        except ConnectionError:
-            pass
-        finally:
-            del self._event_streams[id(request)]
-            await _close(notes)
-        return stream.response
 
     async def _leave(self, request: web.Request) -> web.Response:
         """Start a planned departure. Only for programs of this machine that hold the token."""
@@ -106,10 +76,3 @@ class NodePages:
             await self._node.leave(self._config.leave_grace_s)
         except SwarmError as error:
             self._notes(note("gateway.leave_failed", Level.ERROR, error=str(error)))
-
-
-async def _close(notes: AsyncIterator[Note]) -> None:
-    close = getattr(notes, "aclose", None)
-    if close is not None:
-        with suppress(RuntimeError):
-            await close()

@@ -20,9 +20,10 @@ from swarm.snapshot import ModelView
 Json = dict[str, Any]
 
 
-def sse(data: Json) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
+def sse(data: Json, event: str = "") -> bytes:
+    """One server-sent event, named where a client should tell it from others."""
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
 
 
 def sse_comment(text: str) -> bytes:

@@ -73,8 +73,8 @@ class Origins:
         return tuple(_view(s) for s in self._sessions.values())
 
     def recent(self, now: float) -> tuple[SessionView, ...]:
-        """Some that ended, the last one first."""
-        return tuple(replace(view, ended_age_s=now - at) for at, view in reversed(self._ended))
+        """Some that ended, the last one last."""
+        return tuple(replace(view, ended_age_s=now - at) for at, view in self._ended)
 
     def monitored(self) -> list[NodeId]:
         return [node for s in self._sessions.values() for node in s.monitored()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,7 +30,6 @@ from swarm.config import GatewayConfig
 from swarm.errors import ConfigError, KvExhausted, LinkClosed, NoRoute, ShardError
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
-from swarm.notes import note
 from swarm.terms import LayerRange, ModelId
 
 HELLO = [{"role": "user", "content": "the dog"}]
@@ -468,19 +466,6 @@ def test_the_state_is_served() -> None:
         assert status == 200 and body["node_id"] == "a" * 32
 
     talk(FakeNode(), conversation)
-
-
-def test_notes_stream_to_a_bounded_number_of_readers() -> None:
-    node = FakeNode()
-
-    async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
-        async with client.get("/swarm/events") as response:
-            node.notes.put_nowait(note("peer.dead", peer="b"))
-            line = await response.content.readline()
-            assert json.loads(line.removeprefix(b"data: "))["event"] == "peer.dead"
-            assert (await get(client, "/swarm/events"))[0] == 429
-
-    talk(node, conversation, GatewayConfig(event_streams_max=1))
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong"])
