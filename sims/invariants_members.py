@@ -18,6 +18,9 @@ WOKEN_S = 2.0
 """Retries of what was sent to a sleeping machine come within this time of its waking."""
 SILENT = Offence.SILENT.value
 """What paths with gaps of their own may make of anybody; they make nobody's worker stuck."""
+LATE_S = 1.0
+"""A handshake with a life that has just ended may still be finished so long after the next began,
+or after whatever kept the observer from doing it."""
 EVIDENCE_S = 8.0
 """Trouble longer ago than this excuses no penalty."""
 
@@ -129,10 +132,17 @@ class LivesApart(Invariant):
         if subject is None or not subject.is_up or subject.disk.has_forgotten:
             return
         incarnation = int(str(entry.get("incarnation")))
+        if incarnation < subject.disk.incarnation and self._may_be_late(node, subject):
+            return
         run, before = self._seen.get(peer, (0, 0))
         if subject.starts > run and incarnation <= before:
             self.violated(f"{subject} is back with incarnation {incarnation}, it had {before}")
         self._seen[peer] = (subject.starts, max(incarnation, before))
+
+    def _may_be_late(self, node: SimNode, subject: SimNode) -> bool:
+        """Whether it may be the life before the present one that this is about."""
+        quiet_s = self.world.truth.direct_quiet_s(self.world.now_s, node.number, subject.number)
+        return quiet_s < LATE_S
 
 
 class NoFalseCopies(Invariant):

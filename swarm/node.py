@@ -157,6 +157,7 @@ class NodeCore:
         self._book.link_up(peer, address, now)
         self._gossip.seeds(self._book.seed_nodes())
         self._out.append(SavePeers(self._book.remembered()))
+        self._origins.joined(peer)
         for message in self._reach.link_up(peer):
             self._deliver(peer, message, now)
         self._relay.link_up(peer)
@@ -457,6 +458,8 @@ class NodeCore:
         is_moved = self._picture.has_cover_moved(changed) or self._sentinel.penalties.is_used(now)
         if is_moved and not self._picture.leaving:
             self._out += self._cover.news(self.models(now))
+        for node in self._picture.begun_anew(changed):
+            self._origins.began_anew(node)
         self._origins.view_changed(now)
 
     # ------------------------------------------------------------ inside: records and views

@@ -73,6 +73,7 @@ class Picture:
         self._links_revision = 0
         self._told: Hashable = None
         self._atlas: Atlas | None = None
+        self._lives: dict[NodeId, Hashable] = {}
         self._cover_facts: dict[NodeId, Hashable] = {}
 
     # ------------------------------------------------------------ links
@@ -170,6 +171,17 @@ class Picture:
         if member.node not in self.links and not (member.static and member.static.addresses):
             return Standing.UNREACHABLE
         return reach.standing(member.node, life_of(member), now)
+
+    def begun_anew(self, changed: Iterable[NodeId]) -> list[NodeId]:
+        """Those of the changed nodes whose life, or place, is not the one that was known."""
+        lives = {node: self.life_of(node) for node in changed}
+        moved = [node for node, life in lives.items() if life != self._lives.get(node)]
+        for node in moved:
+            if lives[node] is None:
+                del self._lives[node]
+            else:
+                self._lives[node] = lives[node]
+        return moved
 
     def has_cover_moved(self, changed: Iterable[NodeId]) -> bool:
         """Whether news of these nodes may change which layers are to be had."""

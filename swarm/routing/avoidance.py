@@ -49,6 +49,21 @@ class Avoidance:
         self._wires[(a, b)] = now + (UNJOINED_S if waited else AVOID_S)
         self._silent.pop((a, b), None)
 
+    def began_anew(self, node: NodeId) -> None:
+        """Nothing that was found of its earlier life, or of a pair with that, holds any more."""
+        self._nodes.pop(node, None)
+        for pair in [pair for pair in self._wires if node in pair]:
+            self._drop(pair)
+
+    def joined(self, a: NodeId, b: NodeId) -> None:
+        """The two have a link."""
+        for pair in ((a, b), (b, a)):
+            self._drop(pair)
+
+    def _drop(self, pair: tuple[NodeId, NodeId]) -> None:
+        self._wires.pop(pair, None)
+        self._silent.pop(pair, None)
+
     def nodes_at(self, now: float) -> frozenset[NodeId]:
         return frozenset(node for node, until in self._nodes.items() if until > now)
 
@@ -76,6 +91,15 @@ class BadWires:
         """`a` says that it and `b` have no link and get none."""
         self._until = {pair: until for pair, until in self._until.items() if until > now}
         self._until[(a, b)] = now + self._config.unreachable_min_s
+
+    def began_anew(self, node: NodeId) -> None:
+        """What an earlier life of it could not do says nothing of this one."""
+        self._until = {pair: until for pair, until in self._until.items() if node not in pair}
+
+    def joined(self, a: NodeId, b: NodeId) -> None:
+        """The two have a link."""
+        for pair in ((a, b), (b, a)):
+            self._until.pop(pair, None)
 
     def at(self, now: float) -> frozenset[tuple[NodeId, NodeId]]:
         return frozenset(pair for pair, until in self._until.items() if until > now)

@@ -172,6 +172,18 @@ class Origins:
                 s.suspect(node, now)
                 self._settle(s, now)
 
+    def began_anew(self, node: NodeId) -> None:
+        """A new life of a node is known, or a new place of it."""
+        self.bad_wires.began_anew(node)
+        for s in self._sessions.values():
+            s.avoidance.began_anew(node)
+
+    def joined(self, node: NodeId) -> None:
+        """It and this node have a link."""
+        self.bad_wires.joined(self._me, node)
+        for s in self._sessions.values():
+            s.avoidance.joined(self._me, node)
+
     def view_changed(self, now: float) -> None:
         self._each(lambda s: s.view_changed(now), now)
 

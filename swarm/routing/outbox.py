@@ -50,7 +50,7 @@ class Rows:
 
 
 def prompt_rows(ids: Sequence[int], chunk: int) -> list[Rows]:
-    """Token ids cut at fixed boundaries: a rebuild must meet the same chunks."""
+    """Token ids cut at fixed boundaries."""
     return [
         Rows(
             position,
@@ -70,6 +70,11 @@ def prefill_chunk(count: int, hops: int, most: int) -> int:
         return most
     even = -(-count // (CHUNKS_PER_HOP * hops))
     return min(most, -(-even // CHUNK_UNIT) * CHUNK_UNIT)
+
+
+def prompt_in_chunks(ids: Sequence[int], hop_count: int, most: int) -> list[Rows]:
+    """By the length of the first route: a rebuild must meet the same chunks."""
+    return prompt_rows(ids, prefill_chunk(len(ids), hop_count, most))
 
 
 def decode_row(position: int, token_id: int) -> Rows:

@@ -41,13 +41,12 @@ from swarm.messages import (
     Token,
 )
 from swarm.notes import Level
-from swarm.routing.avoidance import capacity_error
+from swarm.routing.avoidance import Avoidance, capacity_error
 from swarm.routing.opening import RESERVE_S, Reserve, SoFar, open_orders
 from swarm.routing.outbox import (
     Outbox,
     decode_row,
-    prefill_chunk,
-    prompt_rows,
+    prompt_in_chunks,
     step_of,
 )
 from swarm.routing.patience import Patience
@@ -124,6 +123,11 @@ class OriginSession(WatchedSession):
 
     def uses(self, node: NodeId) -> bool:
         return node in self.nodes()
+
+    @property
+    def avoidance(self) -> Avoidance:
+        """Whom it leaves out of its plans."""
+        return self._seeker.avoidance
 
     def stats(self) -> SessionStats:
         return SessionStats(
@@ -324,8 +328,10 @@ class OriginSession(WatchedSession):
         is_full = refusal is not None and self._is_admitted
         if self._patience.refused(now, is_full=is_full):
             self._plan(now)
+        elif refusal is not None:
+            self._fail(refusal)
         else:
-            self._fail(refusal or RerouteLimitReached(detail))
+            self._wait_for_cover(NoRoute(self.model.model_id, (), detail), now)
 
     @property
     def _is_admitted(self) -> bool:
@@ -337,17 +343,21 @@ class OriginSession(WatchedSession):
         if route is not None:
             self._patience.cover_found()
             self._open(route, now)
-        elif self._refusal is not None and not self._is_admitted and not self._may_come_back(now):
+        elif self._is_refused_for_good(now):
+            assert self._refusal is not None
             self._fail(self._refusal)
         else:
             error = self._seeker.why_not(self.generated_count, now)
             is_missing = isinstance(error, NoRoute) and error.missing
             self._wait_for_cover(error if is_missing else self._refusal or error, now)
 
-    def _may_come_back(self, now: float) -> bool:
-        """Whether a hop was out of reach, and more than that one are left out for a moment."""
-        left_out = self._seeker.avoidance.nodes_at(now)
-        return isinstance(self._refusal, NoRoute) and len(left_out) > 1
+    def _is_refused_for_good(self, now: float) -> bool:
+        """Whether the last hop that was asked said why, and nobody else is to be waited for. A
+        session that waits already has asked nobody since."""
+        if self._refusal is None or self._is_admitted or self.phase is Phase.WAITING:
+            return False
+        left_out = self.avoidance.nodes_at(now)
+        return not isinstance(self._refusal, NoRoute) or len(left_out) <= 1
 
     def _wait_for_cover(self, error: SwarmError, now: float) -> None:
         """Or for room; who waits for that keeps none, or two could wait for each other."""
@@ -377,7 +387,8 @@ class OriginSession(WatchedSession):
         self._opened = {}
         self._suspected.clear()
         if not self._outbox.stop:
-            self._append_prompt(len(route.hops))
+            for rows in prompt_in_chunks(self.order.prompt_ids, len(route.hops), self._chunk_max):
+                self._outbox.append(rows)
         self._enter(Phase.OPENING)
         dial_wait_s = self._config.dial_wait_s if route.dials else 0.0
         self.deadline = now + dial_wait_s + self._config.open_timeout_s
@@ -411,7 +422,7 @@ class OriginSession(WatchedSession):
             self._cached_tokens = feed_from
         self._resumed(self.route, [start.kv_length for start in hop_starts], now)
         self._reply(Started(self.route, self.epoch))
-        self._tell_started(holdings)
+        self._tell_route(self.route, [holding.kv_length for holding in holdings])
         self._feed.restart(feed_from)
         self._pump()
 
@@ -438,14 +449,11 @@ class OriginSession(WatchedSession):
 
     # ------------------------------------------------------------ rows
 
-    def _append_prompt(self, hop_count: int) -> None:
-        """In chunks after the first route: a rebuild must meet the same ones."""
-        ids = self.order.prompt_ids
+    @property
+    def _chunk_max(self) -> int:
+        """Rows of one step of the prompt that a message has room for."""
         widest = PAYLOAD_LIMIT // (self.model.hidden_size * 4)
-        most = max(1, min(self._config.prefill_chunk_tokens, widest))
-        chunk = prefill_chunk(len(ids), hop_count, most)
-        for rows in prompt_rows(ids, chunk):
-            self._outbox.append(rows)
+        return max(1, min(self._config.prefill_chunk_tokens, widest))
 
     def _pump(self) -> None:
         assert self.route is not None
@@ -482,17 +490,3 @@ class OriginSession(WatchedSession):
         chain = self.chain if is_kept else b""
         for node, salt in zip(self.route.nodes, salts_of(self.route), strict=True):
             self._send(node, Release(self.session, self.epoch, salted(chain, salt)))
-
-    def _is_current(self, peer: NodeId, epoch: Epoch) -> bool:
-        return (
-            not self.is_done
-            and epoch == self.epoch
-            and self.route is not None
-            and self.route.index_of(peer) is not None
-        )
-
-    def _tell_started(self, holdings: list[Holding]) -> None:
-        assert self.route is not None
-        held = ",".join(str(holding.kv_length) for holding in holdings)
-        self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(self.route), held=held,
-                   predicted_ms=round(1000 * self.route.predicted_token_s, 3))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from swarm.config import RoutingConfig
 from swarm.effects import Stalled
@@ -62,6 +62,21 @@ class WatchedSession(SessionVoice):
         place = self.route.index_of(node) or 0
         feeder = self.route.hops[place - 1].node if place else self._me
         return SlowHop(self.session, node, feeder, self._progress.has_work(node), alarm)
+
+    def _is_current(self, peer: NodeId, epoch: Epoch) -> bool:
+        """Whether a hop of the present route speaks of it."""
+        return (
+            not self.is_done
+            and epoch == self.epoch
+            and self.route is not None
+            and self.route.index_of(peer) is not None
+        )
+
+    def _tell_route(self, route: Route, held: Sequence[int]) -> None:
+        """`held`: positions that each hop has already."""
+        self._tell("session.route", Level.INFO, epoch=self.epoch, route=str(route),
+                   held=",".join(map(str, held)),
+                   predicted_ms=round(1000 * route.predicted_token_s, 3))  # fmt: skip
 
     def _begin_stall(self, cause: str, now: float) -> None:
         if not self._stalls.is_running:

@@ -186,6 +186,23 @@ def test_nobody_else_can_join_the_pair_and_the_answer_says_so() -> None:
         assert not node.core._reach.wanted()
 
 
+def test_a_pair_that_could_not_be_joined_is_tried_again_in_a_new_life_of_one() -> None:
+    world, gateway = swarm_of(15, THREE)
+    first, second = world.nodes[1], world.nodes[2]
+    world.trim(first, second)
+    world.run_for(0.01)
+    world.deaf_doors = {(first.id, second.id), (second.id, first.id)}
+    session = world.ask(gateway, order_of(20, 10))
+    world.run_until(lambda: bool(gateway.core._origins.bad_wires.at(world.now)))
+    world.deaf_doors = set()
+    world.kill(second)
+    world.run_for(1.0)
+    world.restart(second)
+    begun_at = world.now
+    assert isinstance(world.finish(session), Finished)
+    assert world.now - begun_at < 5.0, "it was left out for some 10 s"
+
+
 def test_a_full_mesh_dials_nobody_for_a_session() -> None:
     world, gateway = swarm_of(13, THREE)
     dialled: list[object] = []

@@ -397,3 +397,26 @@ def test_pairs_that_cannot_be_joined_are_remembered_for_a_while() -> None:
     avoidance.no_link(A, B, False, 0.0)
     avoidance.no_link(B, C, True, 0.0)
     assert avoidance.wires_at(2.0) == {(B, C)}
+
+
+def test_what_is_known_of_a_pair_ends_with_a_life_of_either() -> None:
+    bad, avoidance = BadWires(CONFIG), Avoidance()
+    for a, b in ((A, B), (B, C), (C, A)):
+        bad.missed(a, b, 0.0)
+        avoidance.no_link(a, b, True, 0.0)
+    avoidance.wire(A, B, FailureCode.SILENT, 0.0)
+    avoidance.node(B, 0.0)
+    for known in (bad, avoidance):
+        known.began_anew(B)
+    assert bad.at(0.1) == avoidance.wires_at(0.1) == {(C, A)}
+    assert avoidance.nodes_at(0.1) == frozenset()
+
+
+def test_a_pair_that_has_a_link_can_be_joined() -> None:
+    bad, avoidance = BadWires(CONFIG), Avoidance()
+    for a, b in ((A, B), (B, C)):
+        bad.missed(a, b, 0.0)
+        avoidance.no_link(a, b, True, 0.0)
+    for known in (bad, avoidance):
+        known.joined(B, A)
+    assert bad.at(0.1) == avoidance.wires_at(0.1) == {(B, C)}

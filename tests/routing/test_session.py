@@ -28,6 +28,7 @@ from swarm.messages import (
     StepKind,
     Token,
 )
+from swarm.routing.avoidance import AVOID_S
 from swarm.routing.cost import PlanRequest
 from swarm.routing.phases import Phase
 from swarm.routing.session import OriginSession
@@ -83,8 +84,10 @@ class Plans:
 
 
 class Bench:
+    PLANS = Plans
+
     def __init__(self, *routes: Route, prompt: int = 6, max_tokens: int = 3) -> None:
-        self.plans = Plans(*(routes or (route(A, B), route(A, C), route(D, C))))
+        self.plans = self.PLANS(*(routes or (route(A, B), route(A, C), route(D, C))))
         order = Order(MODEL.model_id, tuple(range(10, 10 + prompt)), max_tokens, Sampling(),
                       frozenset({99}))  # fmt: skip
         self.session = OriginSession(SESSION, order, MODEL, ME, CONFIG, self.plans)
@@ -390,6 +393,89 @@ def test_nobody_in_reach_is_said_at_once() -> None:
     (end,) = (e for e in bench.replies() if isinstance(e, Failed))
     assert isinstance(end.error, NoRoute)
     assert "cannot be reached" in str(end.error)
+
+
+def unlinked(bench: Bench, peer: NodeId, other: NodeId) -> None:
+    """A hop refuses, for it has no link to its neighbour."""
+    code = RefusalCode.NO_LINK
+    message = Refused(SESSION, bench.session.epoch, code, f"no link to {other}", other)
+    bench.session.refused(peer, message, bench.now)
+
+
+class Wires(Plans):
+    """Leaves out a route while its first wire is bad."""
+
+    def plan(self, request: PlanRequest) -> Route | None:
+        found = super().plan(request)
+        is_bad = found is not None and found.nodes[:2] in request.bad_wires
+        return None if is_bad else found
+
+
+class WiredBench(Bench):
+    PLANS = Wires
+
+
+def test_hops_without_a_link_are_asked_again_at_a_slower_pace_until_cover_is_given_up() -> None:
+    bench = Bench(route(A, B))
+    bench.session.start(bench.now)
+    begun = bench.now
+    for _ in range(CONFIG.reroutes_max):
+        unlinked(bench, A, B)
+        assert bench.session.phase is Phase.OPENING, "nothing keeps it from the same route"
+    unlinked(bench, A, B)
+    while bench.session.phase is Phase.WAITING:
+        assert bench.session.deadline is not None
+        assert bench.now < bench.session.deadline <= bench.now + AVOID_S
+        bench.now = bench.session.deadline
+        bench.session.tick(bench.now)
+        if bench.session.phase is Phase.OPENING:
+            unlinked(bench, A, B)
+    bench.sent()
+    (end,) = (e for e in bench.replies() if isinstance(e, Failed))
+    assert isinstance(end.error, NoRoute)
+    assert bench.now - begun == pytest.approx(CONFIG.cover_wait_s, abs=AVOID_S)
+
+
+def test_a_route_that_opens_ends_the_slower_pace() -> None:
+    bench = Bench(route(A, B))
+    bench.session.start(bench.now)
+    for _ in range(CONFIG.reroutes_max + 1):
+        unlinked(bench, A, B)
+    bench.now += AVOID_S
+    bench.session.tick(bench.now)
+    for node in (A, B):
+        bench.opened(node)
+    assert bench.session.phase is Phase.RUNNING
+    bench.now += CONFIG.cover_wait_s
+    bench.session.node_failed(A, FailureCode.LINK_DOWN, "", bench.now)
+    assert bench.session.phase is Phase.WAITING
+
+
+def test_who_waits_is_not_failed_by_what_a_hop_said_before() -> None:
+    """Two hops were out of reach, so it waits; then one is left out no more, the other still is."""
+    bench = Bench(route(A, B))
+    bench.session.start(bench.now)
+    bench.session.avoidance.node(C, bench.now)
+    bench.session.out_of_reach(B, bench.now)
+    assert bench.session.phase is Phase.WAITING
+    bench.session.avoidance.began_anew(C)
+    bench.session.view_changed(bench.now + 0.1)
+    assert bench.session.phase is Phase.WAITING
+    bench.session.avoidance.began_anew(B)
+    bench.session.view_changed(bench.now + 0.2)
+    assert bench.session.phase is Phase.OPENING
+
+
+def test_a_pair_is_tried_again_when_one_of_them_begins_anew() -> None:
+    bench = WiredBench(route(A, B))
+    bench.session.start(bench.now)
+    message = Refused(SESSION, Epoch(1), RefusalCode.NO_LINK, "no link to b", B, waited=True)
+    bench.session.refused(A, message, bench.now)
+    bench.session.view_changed(bench.now + 2 * AVOID_S)
+    assert bench.session.phase is Phase.WAITING
+    bench.session.avoidance.began_anew(B)
+    bench.session.view_changed(bench.now + 2 * AVOID_S)
+    assert bench.session.phase is Phase.OPENING
 
 
 def test_dials_have_their_time_before_an_opening_is_late() -> None:

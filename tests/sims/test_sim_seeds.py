@@ -26,6 +26,9 @@ FOUND = [
     ("mixed", 1352, "a node that leaves was counted as cover for its own answer"),
     ("mixed", 1386, "views were judged in the instant in which a fresh record went round"),
     ("mixed", 1032, "a request whose hop was out of reach was refused while others only rested"),
+    ("mixed", 40100, "a pair that could not be joined was left out beyond the life of one of them"),
+    ("mixed", 41733, "the last word of a life that had ended was taken for one of the next"),
+    ("mixed", 41734, "refusals for want of a link ended a request that was to wait for cover"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
 ]
