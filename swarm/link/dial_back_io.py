@@ -16,8 +16,9 @@ from swarm.messages import DialedBack
 
 TIMEOUT_S = 1.5
 """Of one dial: the connection it is asked on has `handshake_timeout_s` to live."""
-_PER_S = 1.0
-_BURST = 8.0
+DIALS_PER_S = 2.0
+DIALS_BURST = 16
+"""Over all that ask: a dial costs a socket for a moment."""
 _PORT_LIMIT = 1 << 16
 
 
@@ -27,7 +28,7 @@ class DialBacks:
     def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        self._ration = Bucket(_PER_S, _BURST)
+        self._ration = Bucket(DIALS_PER_S, DIALS_BURST)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def asked(self, connection: Connection, port: int) -> None:

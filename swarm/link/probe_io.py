@@ -11,48 +11,17 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from swarm.config import LinkConfig
 from swarm.link.connection_io import CLOSED_AT_HELLO, Connection, ConnectionSetup
+from swarm.link.found import Found, Outcome
 from swarm.link.frames import Encoder
 from swarm.link.handshake import Credentials, Established, Handshake, ProtocolRange
 from swarm.link.identity import Identity, SwarmKey
 from swarm.link.link_io import LOOKED_ONLY
 from swarm.link.sockets_io import plain_error, resolve
 from swarm.messages import DialBack, DialedBack, Lane, Message
-from swarm.terms import Address, Incarnation, NodeId
-
-
-class Outcome(Enum):
-    """How the address answered."""
-
-    MEMBER = "member"
-    SILENT = "silent"
-    """Nothing came back: a firewall that drops, a host that is off, or another network."""
-    CLOSED = "closed"
-    """The host is there and nothing listens on the port."""
-    NO_WAY = "no way"
-    """This machine has no route to it, or knows no such name."""
-    OTHER_KEY = "other key"
-    """It hung up at the first message, as a node does that has another swarm key."""
-    OTHER_VERSION = "other version"
-    MUTE = "mute"
-    """It takes connections and does not speak."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`is_reached_back`, `clock_offset_s` (its clock less ours): None where it did not say."""
-
-    address: Address
-    outcome: Outcome
-    detail: str = ""
-    node: NodeId = NodeId("")
-    protocol: ProtocolRange | None = None
-    is_reached_back: bool | None = None
-    back_detail: str = ""
-    clock_offset_s: float | None = None
+from swarm.terms import Address, Incarnation
 
 
 @dataclass(slots=True)

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from link_pair import KEY, LOOPS, OTHER_KEY, WAIT_S, Bench, Build, raw_connection, run
 
+from swarm.link.dial_back_io import DIALS_BURST
+from swarm.link.found import Found, Outcome
 from swarm.link.handshake import Credentials, Handshake, ProtocolRange
 from swarm.link.identity import Identity
-from swarm.link.probe_io import Found, Outcome, visit
+from swarm.link.probe_io import visit
 from swarm.messages import DialBack, Heartbeat, Lane
 from swarm.terms import Address, Incarnation
 
@@ -76,11 +78,11 @@ def test_who_asks_too_often_gets_no_answer(link: Scenario) -> None:
         for _ in range(100):
             pair.left.links.send(pair.right.id, DialBack(pair.left.address.port))
         dialled = pair.left.events
-        await dialled.until(lambda: len(dialled.noted("link.refused")) == 8)
+        await dialled.until(lambda: len(dialled.noted("link.refused")) == DIALS_BURST)
         pair.left.links.send(pair.right.id, Heartbeat(bytes(8), Incarnation(1)))
         await pair.right.events.until(lambda: pair.right.events.messages)
         assert not pair.right.links._dial_backs._tasks
-        assert len(dialled.noted("link.refused")) == 8
+        assert len(dialled.noted("link.refused")) == DIALS_BURST
         pair.left.links.send(pair.right.id, DialBack(0))
         await pair.right.events.until(lambda: pair.right.events.all("down"))
         assert "port" in pair.right.events.all("down")[0][2]
