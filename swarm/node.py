@@ -86,7 +86,7 @@ class NodeCore:
         self._relay = Relay(about.node, config.routing, self._pools, hosting.model_len_max)
         self._worker = WorkerCare(config, hosting, self._relay)
         self._origins = Origins(
-            about.node, config.routing, ViewPlanner(config.routing, self._swarm_view)
+            about.node, config.routing, ViewPlanner(config.routing, self.swarm_view)
         )
         self._sentinel = Sentinel(
             about.node, config.routing, self._origins, self._relay, self._picture.incarnation_of
@@ -477,7 +477,7 @@ class NodeCore:
         self._gossip.publish_static(self._picture.static(), now)
         self._gossip.publish_dynamic(self._picture.dynamic(), now)
 
-    def _swarm_view(self, *, desperate: bool = False) -> SwarmView:
+    def swarm_view(self, *, desperate: bool = False) -> SwarmView:
         view = self._picture.swarm(
             self._sentinel.penalties, self._reach, self._now, desperate=desperate
         )

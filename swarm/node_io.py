@@ -35,8 +35,10 @@ from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
 from swarm.notes import Level, Note, NoteSink, note
+from swarm.routing.alternatives import alternatives
+from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
-from swarm.snapshot import ModelView, Snapshot
+from swarm.snapshot import ModelView, RouteCost, Snapshot
 from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
 
 LAG_WORTH_TELLING_S = 0.005
@@ -285,6 +287,15 @@ class NodeIo:
 
     def snapshot(self) -> Snapshot:
         return self._core.snapshot(self._parts.clock())
+
+    def explain(
+        self, model_id: ModelId, prompt_count: int, max_tokens: int, count: int
+    ) -> tuple[RouteCost, ...]:
+        model = next((m.spec for m in self.models() if m.spec.model_id == model_id), None)
+        if model is None:
+            return ()
+        request = PlanRequest(model, self._core.about.node, prompt_count, 0, max_tokens)
+        return alternatives(self._core.swarm_view(), request, self._core.config.routing, count)
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
         if model_id not in self._core.manifests() and not self._core.holders(model_id):

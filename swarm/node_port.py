@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swarm.effects import SessionEvent
 from swarm.notes import Note
-from swarm.snapshot import ModelView, Snapshot
+from swarm.snapshot import ModelView, RouteCost, Snapshot
 from swarm.terms import ModelId, Order, SessionId
 
 
@@ -37,6 +37,11 @@ class NodePort(Protocol):
         """All models that some member knows, covered or not."""
 
     def snapshot(self) -> Snapshot: ...
+
+    def explain(
+        self, model_id: ModelId, prompt_count: int, max_tokens: int, count: int
+    ) -> tuple[RouteCost, ...]:
+        """Up to `count` routes that such a request could take now, the cheapest first."""
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
         """A text file of a model (`tokenizer.json`, `config.json`, ...), verified by its hash.

@@ -156,3 +156,34 @@ class Snapshot:
     kv_capacity_bytes: int
     foreign_swarms: tuple[str, ...]
     """Tags of swarms heard on the LAN that this node has no key for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopCost:
+    """Seconds. Of each token: `queue_s`, `compute_s`, `link_s` (to this hop, with its fixed cost).
+
+    Once: `prefill_s` (its KV), `bulk_s` (the prompt's rows over the link), `dial_s`.
+    """
+
+    node: NodeId
+    layers: LayerRange
+    queue_s: float
+    compute_s: float
+    link_s: float
+    prefill_s: float
+    bulk_s: float
+    dial_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCost:
+    """One route, in the planner's own sums. `total_s` is what routes are compared by."""
+
+    route: Route
+    hops: tuple[HopCost, ...]
+    back_s: float
+    """Of each token: the way from the last hop to the origin."""
+    expected_tokens: int
+    total_s: float
+    first_token_s: float
+    """Until the first token, the hops working on chunks of the prompt side by side."""

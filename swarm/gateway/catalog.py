@@ -44,5 +44,20 @@ def find(views: Sequence[ModelView], name: str) -> ModelView:
     )
 
 
+def wanted(views: Sequence[ModelView], name: str | None) -> ModelView:
+    """The same, where None means the only covered model. Raises as `find`, and 400 for several."""
+    if name is not None:
+        return find(views, name)
+    covered = listed(views)
+    if len(covered) == 1:
+        return covered[0][1]
+    if covered:
+        names = ", ".join(label for label, _ in covered)
+        raise RequestError(f"several models are covered, say which: {names}", param="model")
+    if views:
+        raise not_covered(views[0])
+    raise RequestError("no model is known here; let a node join with --model DIR", status=404)
+
+
 def _full_name(view: ModelView) -> str:
     return f"{view.spec.name}@{short(view.spec.model_id)}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import psutil
 
@@ -86,6 +86,10 @@ class GatewayClient:
 
     def state(self) -> Json:
         return self._call("GET", "/swarm/state")
+
+    def explain(self, question: Mapping[str, str | int]) -> Json:
+        """The routes that a request could take now."""
+        return self._call("GET", f"/swarm/explain?{urlencode(question)}")
 
     def models(self) -> list[str]:
         """The models that are covered now."""

@@ -15,6 +15,7 @@ from swarm.gateway import guard
 from swarm.gateway.api_io import OpenAiPages
 from swarm.gateway.completions_io import Completions, error_response
 from swarm.gateway.events_io import EventPages
+from swarm.gateway.explain_io import ExplainPages
 from swarm.gateway.health_io import HealthPages
 from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
@@ -65,6 +66,7 @@ class Gateway:
             OpenAiPages(node, self._completions, created=int(sources.wall_clock())),
             self._node_pages,
             self._events,
+            ExplainPages(node),
         )
         self._loopback_only = True
         self._runner = web.AppRunner(

@@ -30,7 +30,7 @@ TOKEN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
+class Path:
     """A way from the origin to some boundary. Ordered by cost, then hops, then node ids."""
 
     total_s: float
@@ -81,7 +81,7 @@ class ViewPlanner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
     """A candidate and the other sessions that this origin runs through it."""
 
     candidate: Candidate
@@ -91,11 +91,10 @@ class _Loaded:
 def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route | None:
     """The cheapest route that satisfies the request, or None."""
     layer_count = request.model.layer_count
-    view = replace(view, candidates=tuple(c for c in view.candidates if _eligible(c, request)))
-    cuts = _cuts(view, request)
-    frontier: dict[int, dict[NodeId | None, _Path]] = {cut: {} for cut in cuts}
-    frontier[0][None] = _Path(0.0, 0.0, (), TOKEN_BYTES)
-    held = {node for node, _ in request.held}
+    view = replace(view, candidates=tuple(c for c in view.candidates if eligible(c, request)))
+    cuts = cuts_of(view, request)
+    frontier: dict[int, dict[NodeId | None, Path]] = {cut: {} for cut in cuts}
+    frontier[0][None] = Path(0.0, 0.0, (), TOKEN_BYTES)
     for start in cuts[:-1]:
         arrivals = sorted(frontier[start].values(), key=lambda path: path.total_s)
         for candidate in view.candidates:
@@ -103,8 +102,7 @@ def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route 
                 continue
             path = _best_arrival(view, request, config, arrivals, candidate)
             if path is not None:
-                load = view.loads.get(candidate.node, 0) - (candidate.node in held)
-                loaded = _Loaded(candidate, max(0, load))
+                loaded = loaded_of(view, request, candidate)
                 _extend(frontier, path, loaded, start, request, config)
     return _finish(view, request, config, list(frontier[layer_count].values()))
 
@@ -145,13 +143,13 @@ def missing_layers(view: SwarmView, layer_count: int, model_id: str) -> tuple[La
     return tuple(ranges)
 
 
-def _eligible(candidate: Candidate, request: PlanRequest) -> bool:
+def eligible(candidate: Candidate, request: PlanRequest) -> bool:
     return (
         candidate.shard.model_id == request.model.model_id and candidate.node not in request.avoid
     )
 
 
-def _cuts(view: SwarmView, request: PlanRequest) -> list[int]:
+def cuts_of(view: SwarmView, request: PlanRequest) -> list[int]:
     ranges = [c.shard.layers for c in view.candidates] + [layers for _, layers in request.held]
     ranges += [layers for _, layers, _ in request.cached]
     inner = {edge for layers in ranges for edge in (layers.start, layers.stop)}
@@ -163,34 +161,34 @@ def _best_arrival(
     view: SwarmView,
     request: PlanRequest,
     config: RoutingConfig,
-    arrivals: list[_Path],
+    arrivals: list[Path],
     candidate: Candidate,
-) -> _Path | None:
+) -> Path | None:
     """The cheapest way to bring a row from `arrivals` to the candidate, its wire paid.
 
     `arrivals` come cheapest first, so that most need no look: a wire takes nothing off.
     """
     node = candidate.node
-    best: _Path | None = None
+    best: Path | None = None
     for path in arrivals:
         if best is not None and path.total_s > best.total_s:
             break
         sender = path.last or request.origin
-        if node in (hop.node for hop in path.hops) or _is_bad(view, request, sender, node):
+        if node in (hop.node for hop in path.hops) or is_bad(view, request, sender, node):
             continue
-        moved = _over_wire(view, request, config, path, node)
+        moved = over_wire(view, request, config, path, node)
         if best is None or moved.rank < best.rank:
             best = moved
     return best
 
 
-def _over_wire(
-    view: SwarmView, request: PlanRequest, config: RoutingConfig, path: _Path, node: NodeId
-) -> _Path:
+def over_wire(
+    view: SwarmView, request: PlanRequest, config: RoutingConfig, path: Path, node: NodeId
+) -> Path:
     wire = view.wire(path.last or request.origin, node, config)
     token_s = wire_cost_s(wire, path.row_bytes) + config.hop_overhead_s
     bulk_s = request.prompt_count * path.row_bytes / wire.goodput_bytes_s
-    expected = _expected(request, config)
+    expected = expected_tokens(request, config)
     dial_s = config.dial_cost_s if node in view.unlinked else 0.0
     return replace(
         path,
@@ -200,9 +198,9 @@ def _over_wire(
 
 
 def _extend(
-    frontier: dict[int, dict[NodeId | None, _Path]],
-    path: _Path,
-    loaded: _Loaded,
+    frontier: dict[int, dict[NodeId | None, Path]],
+    path: Path,
+    loaded: Loaded,
     start: int,
     request: PlanRequest,
     config: RoutingConfig,
@@ -214,25 +212,38 @@ def _extend(
         if not start < stop <= shard.layers.stop:
             continue
         layers = LayerRange(start, stop)
-        if not _allowed(candidate, layers, request, config):
+        if not allowed(candidate, layers, request, config):
             continue
-        head = stop == request.model.layer_count
-        token_s = decode_cost_s(candidate, layers, head=head, load=loaded.load)
-        hop = Hop(candidate.node, layers, start == 0, head, shard.numeric_class)
-        longer = _Path(
-            path.total_s
-            + rebuild_cost_s(candidate, layers, request)
-            + _expected(request, config) * token_s,
-            path.token_s + token_s,
-            (*path.hops, hop),
-            shard.row_bytes,
-        )
+        longer = through(path, loaded, layers, request, config)
         known = column.get(candidate.node)
         if known is None or longer.rank < known.rank:
             column[candidate.node] = longer
 
 
-def _allowed(
+def through(
+    path: Path, loaded: Loaded, layers: LayerRange, request: PlanRequest, config: RoutingConfig
+) -> Path:
+    """The path with one hop more."""
+    candidate = loaded.candidate
+    head = layers.stop == request.model.layer_count
+    token_s = decode_cost_s(candidate, layers, head=head, load=loaded.load)
+    hop = Hop(candidate.node, layers, layers.start == 0, head, candidate.shard.numeric_class)
+    rebuild_s = rebuild_cost_s(candidate, layers, request)
+    return Path(
+        path.total_s + rebuild_s + expected_tokens(request, config) * token_s,
+        path.token_s + token_s,
+        (*path.hops, hop),
+        candidate.shard.row_bytes,
+    )
+
+
+def loaded_of(view: SwarmView, request: PlanRequest, candidate: Candidate) -> Loaded:
+    """`held`: the session itself is one of those that run there."""
+    is_held = any(node == candidate.node for node, _ in request.held)
+    return Loaded(candidate, max(0, view.loads.get(candidate.node, 0) - is_held))
+
+
+def allowed(
     candidate: Candidate, layers: LayerRange, request: PlanRequest, config: RoutingConfig
 ) -> bool:
     shard = candidate.shard
@@ -251,30 +262,34 @@ def _allowed(
 
 
 def _finish(
-    view: SwarmView, request: PlanRequest, config: RoutingConfig, paths: list[_Path]
+    view: SwarmView, request: PlanRequest, config: RoutingConfig, paths: list[Path]
 ) -> Route | None:
     """Pay the way back to the origin and choose."""
-    best: _Path | None = None
+    best: Path | None = None
     for path in paths:
-        tail = path.hops[-1].node
-        if _is_bad(view, request, tail, request.origin):
+        if is_bad(view, request, path.hops[-1].node, request.origin):
             continue
-        wire = view.wire(tail, request.origin, config)
-        back_s = wire_cost_s(wire, TOKEN_BYTES)
-        whole = replace(
-            path,
-            total_s=path.total_s + _expected(request, config) * back_s,
-            token_s=path.token_s + back_s,
-        )
+        whole = back(view, request, config, path)
         if best is None or whole.rank < best.rank:
             best = whole
-    if best is None:
-        return None
-    dials = tuple(hop.node for hop in best.hops if hop.node in view.unlinked)
-    return Route(best.hops, best.token_s, _slowest_step_s(view, request, config, best.hops), dials)
+    return None if best is None else route_of(view, request, config, best)
 
 
-def _slowest_step_s(
+def back(view: SwarmView, request: PlanRequest, config: RoutingConfig, path: Path) -> Path:
+    """The path with the way of its tokens to the origin."""
+    wire = view.wire(path.hops[-1].node, request.origin, config)
+    back_s = wire_cost_s(wire, TOKEN_BYTES)
+    expected = expected_tokens(request, config)
+    return replace(path, total_s=path.total_s + expected * back_s, token_s=path.token_s + back_s)
+
+
+def route_of(view: SwarmView, request: PlanRequest, config: RoutingConfig, path: Path) -> Route:
+    dials = tuple(hop.node for hop in path.hops if hop.node in view.unlinked)
+    slowest_s = slowest_step_s(view, request, config, path.hops)
+    return Route(path.hops, path.token_s, slowest_s, dials)
+
+
+def slowest_step_s(
     view: SwarmView, request: PlanRequest, config: RoutingConfig, hops: tuple[Hop, ...]
 ) -> float:
     """Of the chunks that a prompt is cut into for so many hops."""
@@ -283,10 +298,10 @@ def _slowest_step_s(
     return max(step_cost_s(by_node[hop.node], hop.layers, chunk) for hop in hops)
 
 
-def _is_bad(view: SwarmView, request: PlanRequest, a: NodeId, b: NodeId) -> bool:
+def is_bad(view: SwarmView, request: PlanRequest, a: NodeId, b: NodeId) -> bool:
     pairs = ((a, b), (b, a))
     return any(pair in bad for bad in (request.bad_wires, view.bad_wires) if bad for pair in pairs)
 
 
-def _expected(request: PlanRequest, config: RoutingConfig) -> int:
+def expected_tokens(request: PlanRequest, config: RoutingConfig) -> int:
     return min(max(1, request.remaining_count), config.expected_tokens_max)

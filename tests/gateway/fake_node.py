@@ -27,7 +27,16 @@ from swarm.gateway.sources import Sources
 from swarm.gateway.text import ModelText
 from swarm.gateway.text_work import Parcel, TextWork
 from swarm.notes import Note
-from swarm.snapshot import LinkView, ModelView, NodeView, SessionView, ShardView, Snapshot
+from swarm.snapshot import (
+    HopCost,
+    LinkView,
+    ModelView,
+    NodeView,
+    RouteCost,
+    SessionView,
+    ShardView,
+    Snapshot,
+)
 from swarm.terms import (
     Address,
     Epoch,
@@ -105,6 +114,15 @@ def generated(token_ids: Iterable[int]) -> list[Generated]:
 
 def spoken(text: str) -> list[Generated]:
     return generated(TEXT.encode(text, special=False))
+
+
+def costed(*nodes: str) -> RouteCost:
+    """A route whose later hops are slower."""
+    hops = [
+        HopCost(hop.node, hop.layers, 0.0, 0.002 * (1 + i), 0.001, 0.1, 0.01, 0.0)
+        for i, hop in enumerate(route(*(node * 32 for node in nodes)).hops)
+    ]
+    return RouteCost(route(*nodes), tuple(hops), 0.0005, 64, 0.7 + len(nodes), 0.3)
 
 
 def stats(*nodes: str, stalls: tuple[float, ...] = (), exact: bool = True) -> SessionStats:
@@ -191,6 +209,11 @@ class FakeNode:
     def snapshot(self) -> Snapshot:
         number = max(0, len(self.generations) - 1)
         return snapshot(self.views, SessionId(f"{number:016x}"))
+
+    def explain(
+        self, model_id: ModelId, prompt_count: int, max_tokens: int, count: int
+    ) -> tuple[RouteCost, ...]:
+        return (costed("a", "b"), costed("a", "c"))[:count]
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
         self.files_read.append(name)
