@@ -6,7 +6,7 @@ every new route.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from swarm.effects import (
@@ -19,8 +19,10 @@ from swarm.effects import (
     Started,
 )
 from swarm.errors import SwarmError
+from swarm.gateway.json_calls import CallDelta
 from swarm.gateway.stream_text import StopMatcher, detokenizer
 from swarm.gateway.token_table import TokenTable
+from swarm.gateway.tool_calls import ToolReader
 from swarm.gateway.view import route_json
 from swarm.terms import NumericClass, Order, Route, SampledToken
 
@@ -32,6 +34,7 @@ class Piece:
     text: str
     tokens: tuple[SampledToken, ...] = ()
     finish_reason: str | None = None
+    calls: tuple[CallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,12 @@ class Answer:
         began: float,
         *,
         show_stop: bool = False,
+        reader: ToolReader | None = None,
     ) -> None:
         """`began`: when the request came in, on the clock that `see` is given.
 
         `show_stop`: a stop string that ends the answer is given out with it.
+        `reader`: tells tool calls from words, where tools are on offer.
         """
         self.order = order
         self.text_side = text
@@ -70,6 +75,7 @@ class Answer:
         """When the present pause began; None while tokens flow."""
         self._detokenizer = detokenizer(text, order.prompt_ids) if text else None
         self._matcher = StopMatcher(stops, show=show_stop)
+        self._reader = reader
         self._began = began
         self._first_token: float | None = None
         self._starts = 0
@@ -99,8 +105,8 @@ class Answer:
             case Finished():
                 self._stats = event.stats
                 rest = self._rest()
-                self.finish_reason = "stop" if self._matcher.stopped else event.reason
-                return Piece(rest, finish_reason=self.finish_reason)
+                self._finish("stop" if self._matcher.stopped else event.reason)
+                return replace(rest, finish_reason=self.finish_reason)
             case Failed():
                 self._stats = event.stats
                 return self.fail(event.error)
@@ -110,7 +116,7 @@ class Answer:
     def fail(self, error: SwarmError) -> Piece:
         """End without a finish; text that was held back is still the client's."""
         self.error = error
-        return Piece(self._rest())
+        return self._rest()
 
     def usage(self) -> Usage:
         cached = self._stats.cached_tokens if self._stats else 0
@@ -147,15 +153,29 @@ class Answer:
         if self._detokenizer is None or token.token_id in self.order.stop_ids:
             return Piece("", (token,))
         text = self._matcher.push(self._detokenizer.push(token.token_id))
-        if self._matcher.stopped:
-            self.finish_reason = "stop"
-        return Piece(text, (token,), self.finish_reason)
+        read = self._read(text, is_end=self._matcher.stopped)
+        if self._matcher.stopped or (self._reader is not None and self._reader.is_complete):
+            self._finish("stop")
+        return replace(read, tokens=(token,), finish_reason=self.finish_reason)
 
-    def _rest(self) -> str:
+    def _rest(self) -> Piece:
         """Text still held back; it may itself complete a stop string, which cuts it."""
         if self._detokenizer is None:
-            return ""
-        return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+            return Piece("")
+        text = self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
+        return self._read(text, is_end=True)
+
+    def _read(self, text: str, *, is_end: bool) -> Piece:
+        """Text as words and tool calls."""
+        if self._reader is None:
+            return Piece(text)
+        reads = [self._reader.push(text), *([self._reader.flush()] if is_end else [])]
+        calls = tuple(delta for read in reads for delta in read.calls)
+        return Piece("".join(read.text for read in reads), calls=calls)
+
+    def _finish(self, reason: str) -> None:
+        called = reason == "stop" and self._reader is not None and self._reader.count > 0
+        self.finish_reason = "tool_calls" if called else reason
 
 
 def _ms(seconds: float) -> float:

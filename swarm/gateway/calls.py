@@ -50,6 +50,26 @@ Message = dict[str, Any]
 Prompt = tuple[Message, ...] | str | tuple[int, ...]
 
 
+AUTO, NONE, REQUIRED = "auto", "none", "required"
+"""What a request may say of tools, beside the name of the one to call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Functions that the model may call."""
+
+    tools: tuple[Json, ...]
+    """As OpenAI writes them down."""
+    choice: str = AUTO
+    """`auto`, `required`, or the name of the function to call."""
+    parallel: bool = True
+    """More than one call may come at once."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool["function"]["name"] for tool in self.tools)
+
+
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """How messages become a prompt, beside the messages."""
@@ -59,8 +79,7 @@ class Rendering:
     """The last message is the beginning of the answer."""
     variables: Json = field(default_factory=dict)
     """What the client gives the model's template to read."""
-    tools: tuple[Json, ...] = ()
-    """Functions that the model may call, as OpenAI writes them down."""
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

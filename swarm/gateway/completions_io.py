@@ -21,11 +21,12 @@ from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import EventStream
 from swarm.gateway.text_process_io import TextHelper
-from swarm.gateway.texts_io import Texts
+from swarm.gateway.texts_io import Texts, Words
+from swarm.gateway.tool_calls import ToolReader
 from swarm.gateway.writing import Reply, Writer
 from swarm.node_port import Generation, NodePort
 from swarm.notes import NoteSink, note
-from swarm.terms import ModelSpec, SessionId
+from swarm.terms import ModelSpec, Order, SessionId
 
 SESSION_HEADER = "X-Swarm-Session"
 
@@ -109,17 +110,12 @@ class Completions:
     async def _job(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
         call = await self._texts.parse(endpoint, data)
         spec = catalog.find(self._node.models(), call.model).spec
-        table = await self._texts.table(spec)
+        words = await self._texts.words(spec)
         now = datetime.fromtimestamp(self._sources.wall_clock(), UTC).astimezone()
         prompts = await self._texts.prompt_ids(call, data, spec, now)
         seeds = [self._sources.seed() for _ in prompts]
         orders = calls.orders_of(call, spec, prompts, seeds, self._config)
-        if table is not None and call.show_special:
-            table = table.showing_special()
-        answers = [
-            Answer(table, order, call.stop, began, show_stop=call.show_stop) for order in orders
-        ]
-        return Job(call, spec, tuple(answers))
+        return Job(call, spec, tuple(_answer(call, order, words, began) for order in orders))
 
     def _begin(self, job: Job) -> EventFeed:
         """Start the sessions: all of them, or none."""
@@ -235,6 +231,17 @@ def error_response(
 ) -> web.Response:
     retry = {"Retry-After": str(config.retry_after_s)} if answer.retry else {}
     return web.json_response(answer.json(), status=answer.status, headers={**headers, **retry})
+
+
+def _answer(call: Call, order: Order, words: Words | None, began: float) -> Answer:
+    """An answer before its first token, which knows what to look for in the text."""
+    table, reader, offered = words.table if words else None, None, call.rendering.tools
+    if words is not None and words.tool_family is not None and offered is not None:
+        reader = ToolReader(words.tool_family, offered.names, parallel=offered.parallel)
+    marked = reader is not None and reader.shows_special
+    if table is not None and (call.show_special or marked):
+        table = table.showing_special()
+    return Answer(table, order, call.stop, began, show_stop=call.show_stop, reader=reader)
 
 
 def _headers(feed: EventFeed) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.errors import RequestError
+from swarm.gateway import tools
 from swarm.gateway.calls import Json, Message
 
 VARIABLES_MAX = 32
@@ -17,7 +18,7 @@ VARIABLES_MAX = 32
 RESERVED_VARIABLES = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception"}
 )
-_REFUSED = ("audio", "function_call", "tool_calls")
+_REFUSED = ("audio", "function_call")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -28,15 +29,23 @@ def messages(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
 
 def _message(index: int, message: Mapping[str, Any]) -> Message:
     fields = {name: value for name, value in message.items() if value is not None}
+    if fields.get("tool_calls"):
+        where = f"messages.{index}.tool_calls"
+        if fields.get("role") != "assistant":
+            raise RequestError(f"{where}: only the assistant calls tools", param=where)
+        fields["tool_calls"] = tools.past_calls(where, fields["tool_calls"])
     for name in _REFUSED:
         if fields.get(name):
             raise RequestError(
                 f"messages.{index}.{name} is not supported here", param=f"messages.{index}.{name}"
             )
         fields.pop(name, None)
+    fields = {name: value for name, value in fields.items() if name != "tool_calls" or value}
     content = fields.get("content")
     if isinstance(content, list):
         fields["content"] = "\n".join(_part(index, part) for part in content)
+    if fields.get("tool_calls"):
+        fields.setdefault("content", "")
     return fields
 
 

@@ -12,7 +12,7 @@ from pydantic import FailFast, Field
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
-from swarm.gateway import conversation
+from swarm.gateway import conversation, tools
 from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Prompt, Rendering
 from swarm.gateway.fields import Body, Json, refuse_unsupported, validated
 from swarm.terms import Sampling
@@ -59,6 +59,9 @@ class ChatBody(_Common):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(_Common):
@@ -93,8 +96,6 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": (),
@@ -105,6 +106,8 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
 They are checked where they are not fields of the body: a chat's `max_completion_tokens` is one.
 """
 _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
     "add_generation_prompt": (True,),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -210,6 +213,7 @@ def _rendering(body: ChatBody) -> Rendering:
     return Rendering(
         add_generation_prompt=opens,
         continue_final=bool(body.continue_final_message),
+        tools=tools.tool_use(body.tools, body.tool_choice, body.parallel_tool_calls),
         variables=conversation.template_variables(body.chat_template_kwargs or {}),
     )
 

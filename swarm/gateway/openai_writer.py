@@ -11,9 +11,10 @@ from typing import Any
 
 from swarm.gateway.answer import Piece, Usage
 from swarm.gateway.calls import Endpoint
+from swarm.gateway.json_calls import CallDelta
 from swarm.gateway.responses import SSE_DONE, SseVoice, sse
 from swarm.gateway.token_table import TokenTable
-from swarm.gateway.writing import Reply
+from swarm.gateway.writing import Reply, whole_calls
 from swarm.terms import SampledToken, TokenLogprob
 
 Json = dict[str, Any]
@@ -49,6 +50,14 @@ class OpenAiWriter(SseVoice):
         choice: Json = {"index": index, "finish_reason": answer.finish_reason}
         if self._is_chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            if calls := whole_calls(pieces):
+                choice["message"] |= {
+                    "content": text or None,
+                    "tool_calls": [
+                        {"id": self._reply.call_id(index, number)} | _function(name, arguments)
+                        for number, (name, arguments) in enumerate(calls)
+                    ],
+                }
         else:
             choice["text"] = self._echoed(index) + text
         choice["logprobs"] = self._logprobs(index, tokens)
@@ -81,7 +90,7 @@ class OpenAiWriter(SseVoice):
     def piece(self, index: int, piece: Piece) -> bytes:
         call = self._call
         told = piece.tokens and (call.return_token_ids or call.sampling.logprobs is not None)
-        if not piece.text and not told and piece.finish_reason is None:
+        if not piece.text and not piece.calls and not told and piece.finish_reason is None:
             return b""
         choice = self._choice(index, piece)
         if piece.tokens:
@@ -101,12 +110,23 @@ class OpenAiWriter(SseVoice):
         if self._is_chat:
             said = piece.text or not piece.finish_reason
             choice["delta"] = {"content": piece.text} if said else {}
+            if piece.calls:
+                choice["delta"] = {
+                    **({"content": piece.text} if piece.text else {}),
+                    "tool_calls": [self._call_delta(index, delta) for delta in piece.calls],
+                }
         else:
             choice["text"] = piece.text
         choice["logprobs"] = self._logprobs(index, piece.tokens) if piece.tokens else None
         if self._call.return_token_ids:
             choice["token_ids"] = [token.token_id for token in piece.tokens]
         return choice
+
+    def _call_delta(self, index: int, delta: CallDelta) -> Json:
+        if delta.name is None:
+            return {"index": delta.index, "function": {"arguments": delta.arguments}}
+        call_id = self._reply.call_id(index, delta.index)
+        return {"index": delta.index, "id": call_id} | _function(delta.name, delta.arguments)
 
     def _chunk(self, choice: Json) -> Json:
         result = self._frame([choice], chunk=True)
@@ -151,6 +171,10 @@ class OpenAiWriter(SseVoice):
             ],
             "text_offset": offsets[:-1],
         }
+
+
+def _function(name: str, arguments: str) -> Json:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def usage_json(usage: Usage) -> Json:

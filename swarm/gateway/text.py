@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, processors
 
 from swarm.errors import RequestError
-from swarm.gateway import token_table
+from swarm.gateway import token_table, tool_forms
 from swarm.gateway.calls import Message, Rendering
 
 TOKENIZER = "tokenizer.json"
@@ -57,7 +57,11 @@ class ModelText:
         config = _json(files, TOKENIZER_CONFIG)
         self.special_tokens = _special_tokens(config, _json(files, SPECIAL_TOKENS))
         self._tokenizer = _tokenizer(files, config, self.special_tokens)
-        self._template, self._template_problem = _template(files, config)
+        source = _template_source(files, config)
+        self._template, self._template_problem = _template(source)
+        self._knows_tools = tool_forms.knows_tools(source or "")
+        self.tool_family = tool_forms.template_family(source or "")
+        """How the model writes tool calls; None where it knows none, or its way is not known."""
 
     @property
     def has_chat(self) -> bool:
@@ -95,12 +99,13 @@ class ModelText:
         """
         if self._template is None:
             raise RequestError(self._template_problem, code="no_chat_template")
+        self._check_tools(messages, rendering)
         values = dict(rendering.variables) | self.special_tokens
         try:
             text = self._template.render(
                 values,
                 messages=[_aliased(message) for message in messages],
-                tools=list(rendering.tools) or None,
+                tools=list(rendering.tools.tools) if rendering.tools else None,
                 documents=None,
                 add_generation_prompt=rendering.add_generation_prompt,
                 strftime_now=now.strftime,
@@ -110,6 +115,22 @@ class ModelText:
                 f"the model's chat template refused the messages: {error}", param="messages"
             ) from error
         return _up_to_last(text, messages) if rendering.continue_final else text
+
+    def _check_tools(self, messages: Sequence[Message], rendering: Rendering) -> None:
+        """A template that does not know of tools would leave them out without a word."""
+        if rendering.tools and not self._knows_tools:
+            raise RequestError("the chat template of this model knows no tools", param="tools")
+        if rendering.tools and self.tool_family is None:
+            raise RequestError(
+                "how this model writes tool calls is not known here; ask without tools",
+                param="tools",
+            )
+        past = any(m.get("role") == "tool" or m.get("tool_calls") for m in messages)
+        if past and not self._knows_tools:
+            raise RequestError(
+                "the chat template of this model knows no tools, and so no messages about them",
+                param="messages",
+            )
 
 
 def _up_to_last(text: str, messages: Sequence[Message]) -> str:
@@ -295,16 +316,18 @@ def _set_surroundings(
     )
 
 
-def _template(
-    files: Mapping[str, bytes], config: Mapping[str, Any]
-) -> tuple[jinja2.Template | None, str]:
-    """The compiled chat template, or None and why there is none."""
+def _template_source(files: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
     text = config.get("chat_template")
     if CHAT_TEMPLATE in files:
         text = files[CHAT_TEMPLATE].decode("utf-8", "replace")
     elif isinstance(text, list):
         text = {entry.get("name"): entry.get("template") for entry in text}.get("default")
-    if not isinstance(text, str):
+    return text if isinstance(text, str) else None
+
+
+def _template(text: str | None) -> tuple[jinja2.Template | None, str]:
+    """The compiled chat template, or None and why there is none."""
+    if text is None:
         return None, _NO_TEMPLATE
     try:
         return _environment().from_string(text), ""

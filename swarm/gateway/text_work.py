@@ -66,7 +66,8 @@ class TextWork:
             at += size
         text = ModelText(files)
         self._texts[question["model"]] = text
-        return text.packed_table()
+        header, packed = text.packed_table()
+        return header | {"tool_family": text.tool_family}, packed
 
     def _encode(self, question: Json, body: bytes) -> Parcel:
         spec = ModelSpec(**question["spec"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import datetime
 
 from swarm.config import GatewayConfig
@@ -20,14 +21,23 @@ SMALL_BODY_BYTES = 16 * 1024
 """Bodies up to this size are read here: well under a millisecond of work."""
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is held here of a model's text."""
+
+    table: TokenTable
+    tool_family: str | None
+    """How it writes tool calls; None where that is not known."""
+
+
 class Texts:
-    """One `TokenTable` per model, made once; whoever asks meanwhile waits for the same."""
+    """`Words` of each model, made once; whoever asks meanwhile waits for the same."""
 
     def __init__(self, node: NodePort, config: GatewayConfig, helper: TextHelper) -> None:
         self._node = node
         self._config = config
         self._helper = helper
-        self._loads: dict[ModelId, asyncio.Task[TokenTable | SwarmError]] = {}
+        self._loads: dict[ModelId, asyncio.Task[Words | SwarmError]] = {}
 
     async def parse(self, endpoint: Endpoint, body: bytes) -> Call:
         """The call in a body. That of a big one comes without its prompts. Raises RequestError."""
@@ -37,7 +47,7 @@ class Texts:
         text_work.check(answer)
         return calls.call_of(answer["call"])
 
-    async def table(self, spec: ModelSpec) -> TokenTable | None:
+    async def words(self, spec: ModelSpec) -> Words | None:
         """None for a model without tokenizer. Raises SwarmError when its files cannot be had."""
         if not spec.has_text:
             return None
@@ -65,7 +75,7 @@ class Texts:
         except UnknownModel:
             # The helper was started anew since.
             self._loads.pop(spec.model_id, None)
-            await self.table(spec)
+            await self.words(spec)
         try:
             return await self._ids(question, body)
         except UnknownModel as error:
@@ -90,12 +100,12 @@ class Texts:
             del self._loads[model_id]
             await self._helper.ask((text_work.forget_question(model_id), b""))
 
-    async def _load(self, spec: ModelSpec) -> TokenTable | SwarmError:
+    async def _load(self, spec: ModelSpec) -> Words | SwarmError:
         try:
             files = await self._files(spec)
             answer, body = await self._helper.ask(text_work.load_question(spec.model_id, files))
             text_work.check(answer)
-            return token_table.unpack(answer, body)
+            return Words(token_table.unpack(answer, body), answer["tool_family"])
         except ShardError as error:
             return ShardError(f"the tokenizer of {spec.name} cannot be used: {error}")
         except SwarmError as error:

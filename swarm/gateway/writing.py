@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,6 +49,11 @@ class Reply:
             "exact": all(way["exact"] for way in ways),
         }
 
+    def call_id(self, index: int, call: int) -> str:
+        """The name of a tool call: nine letters and digits, which is what some templates demand."""
+        digest = hashlib.blake2b(f"{self.sessions[index]}/{call}".encode(), digest_size=6)
+        return base64.b32encode(digest.digest()).decode()[:9].lower()
+
     def prompt_text(self, index: int) -> str:
         """The prompt of an answer, as the client wrote it or as its ids read."""
         prompt = self.call.prompts[index // self.call.choices]
@@ -82,3 +89,15 @@ class Writer(Voice, Protocol):
 
     def body(self, pieces: Sequence[Sequence[Piece]]) -> Json:
         """The whole response, given all pieces of each answer."""
+
+
+def whole_calls(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """The tool calls of an answer: each function's name, and its arguments as JSON text."""
+    calls: list[tuple[str, str]] = []
+    for delta in (delta for piece in pieces for delta in piece.calls):
+        if delta.name is not None:
+            calls.append((delta.name, delta.arguments))
+        else:
+            name, arguments = calls[delta.index]
+            calls[delta.index] = (name, arguments + delta.arguments)
+    return calls

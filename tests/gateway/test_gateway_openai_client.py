@@ -142,7 +142,7 @@ def test_errors_have_the_clients_own_types() -> None:
         with pytest.raises(openai.NotFoundError, match="no model") as unknown:
             await create(model="other", messages=HELLO)
         assert unknown.value.code == "model_not_found"
-        with pytest.raises(openai.BadRequestError, match="tools is not supported"):
+        with pytest.raises(openai.BadRequestError, match="must be an object"):
             await create(model="tiny", messages=HELLO, tools=[{"type": "function"}])
         with pytest.raises(openai.InternalServerError, match="2:4") as gone:
             await create(model="tiny", messages=HELLO)

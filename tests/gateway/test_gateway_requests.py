@@ -15,6 +15,8 @@ from swarm.gateway.dialects import parse
 from swarm.terms import ModelSpec, Order
 
 CONFIG = GatewayConfig()
+CALL = {"id": "abc", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 HELLO = [{"role": "user", "content": "hi"}]
 
 
@@ -110,7 +112,7 @@ def test_a_bad_completion_field_is_named(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]),
+        ("functions", [{}]), ("min_tokens", 2),
         ("response_format", {"type": "json_object"}), ("presence_penalty", 0.1),
         ("frequency_penalty", -1), ("logit_bias", {"5": 1}), ("modalities", ["text", "audio"]),
         ("reasoning_effort", "low"), ("suffix", "x"), ("best_of", 2),
@@ -187,9 +189,13 @@ def test_content_parts_are_joined_and_nulls_left_out() -> None:
         ({"role": "user", "content": [3]}, "content"),
         ({"role": "user", "content": 3}, "content"),
         ({"content": "x"}, "role"),
-        ({"role": "assistant", "tool_calls": [{}]}, "tool_calls"),
+        ({"role": "assistant", "tool_calls": [{}]}, "tool_calls.0.function"),
+        ({"role": "user", "tool_calls": [CALL]}, "tool_calls"),
+        ({"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f"}}]}, "tool_calls.0.function.arguments"),  # noqa: E501
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}, "tool_calls.0.function.arguments"),  # noqa: E501
+        ({"role": "assistant", "function_call": {"name": "f"}}, "function_call"),
     ],
-)
+)  # fmt: skip
 def test_a_message_that_cannot_be_shown_is_named(message: Any, param: str) -> None:
     assert refused(chat, messages=[*HELLO, message]).param == f"messages.1.{param}"
 
@@ -318,3 +324,50 @@ def test_empty_prompts_and_foreign_ids_are_refused(ids: tuple[int, ...]) -> None
     with pytest.raises(RequestError, match="empty|outside the vocabulary") as caught:
         order_of(completion(), spec(), ids, 0, CONFIG)
     assert caught.value.param == "prompt"
+
+
+def test_tools_are_taken_as_templates_want_them() -> None:
+    named = {"name": "g", "description": "does", "parameters": {"type": "object"}, "strict": False}
+    offered = chat(tools=[TOOL, {"type": "function", "function": named}]).rendering.tools
+    assert offered is not None and offered.names == ("f", "g") and offered.parallel
+    assert offered.tools[0]["function"]["description"] == ""
+    assert "strict" not in offered.tools[1]["function"]
+    bare = chat(tools=[{"function": {"name": "h"}}], parallel_tool_calls=False).rendering.tools
+    assert bare is not None and not bare.parallel
+    assert bare.tools[0]["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert chat(tools=[TOOL], tool_choice="none").rendering.tools is None
+
+
+def test_earlier_calls_have_their_arguments_as_an_object() -> None:
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "abc", "content": [{"type": "text", "text": "3"}]},
+    ]
+    called = {"id": "abc", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    assert chat(messages=messages).prompts[0] == (
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "abc", "content": "3"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [3]}, "tools.0"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": {}}, "tools"),
+        ({"tools": [{"function": {"name": "f", "parameters": 3}}]}, "tools.0.function.parameters"),
+        ({"tools": [{"function": {"name": "f", "strict": True}}]}, "tools.0.function.strict"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),  # noqa: E501
+        ({"tools": [TOOL], "parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ],
+)  # fmt: skip
+def test_tools_that_make_no_sense_are_named(fields: dict[str, Any], param: str) -> None:
+    assert refused(chat, **fields).param == param

@@ -56,7 +56,7 @@ def body_of(**fields: Any) -> bytes:
 async def ids(texts: Texts, endpoint: Endpoint, body: bytes, of: ModelSpec) -> tuple[int, ...]:
     """As the gateway does it: read the body, find the tokens, make the ids."""
     call = await texts.parse(endpoint, body)
-    await texts.table(of)
+    await texts.words(of)
     (found,) = await texts.prompt_ids(call, body, of, NOW)
     return found
 
@@ -70,8 +70,10 @@ def test_the_process_gives_the_ids_and_tokens_that_the_same_code_gives_here() ->
         assert chat == TEXT.encode_chat(messages, NOW)
         text = await ids(texts, Endpoint.COMPLETION, body_of(prompt="the dog"), LONG)
         assert text == TEXT.encode("the dog", special=True)
-        table = await texts.table(LONG)
-        assert table is not None and table.decode(text) == "the dog"
+        words = await texts.words(LONG)
+        assert words is not None and words.tool_family is None
+        table = words.table
+        assert table.decode(text) == "the dog"
         assert (table.pieces, table.offsets, table.flags) == (
             TABLE.pieces,
             TABLE.offsets,
@@ -134,7 +136,7 @@ def test_the_loop_runs_on_while_a_long_prompt_is_encoded() -> None:
     body = body_of(prompt="the quick brown fox " * 20_000)
 
     async def work(_: TextProcess, texts: Texts) -> None:
-        await texts.table(LONG)
+        await texts.words(LONG)
         task = asyncio.create_task(ids(texts, Endpoint.COMPLETION, body, LONG))
         turns = 0
         while not task.done():
@@ -150,7 +152,7 @@ def test_a_short_prompt_need_not_wait_for_a_long_one() -> None:
     body = body_of(prompt="the quick brown fox " * 50_000)
 
     async def work(_: TextProcess, texts: Texts) -> None:
-        await texts.table(LONG)
+        await texts.words(LONG)
         long = asyncio.create_task(ids(texts, Endpoint.COMPLETION, body, LONG))
         await ids(texts, Endpoint.COMPLETION, body_of(prompt="the dog"), LONG)
         assert not long.done()
@@ -209,7 +211,7 @@ def with_looping_template(work: Work) -> None:
         node = FakeNode(files=tiny_text.files(tiny_text.byte_level(), LOOP))
         helper = TextProcess(CONFIG, lambda line: None)
         texts = Texts(node, CONFIG, helper)
-        await texts.table(LONG)
+        await texts.words(LONG)
         helper._timeout_s = 0.2
         await work(helper, texts)
         await texts.close()
@@ -261,9 +263,9 @@ def test_models_that_nobody_knows_any_more_are_forgotten() -> None:
         node, helper = FakeNode(views=(model("one"), model("two"))), InlineHelper(CONFIG)
         texts = Texts(node, CONFIG, helper)
         for name in ("one", "two"):
-            await texts.table(spec(name))
+            await texts.words(spec(name))
         node.views = (model("two"),)
-        await texts.table(spec("two"))
+        await texts.words(spec("two"))
         question = text_work.encode_question(Endpoint.COMPLETION, spec("one"), NOW)
         answer, _ = await helper.ask((question, body_of(prompt="x")))
         assert answer == {"unknown_model": True}
