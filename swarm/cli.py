@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from swarm.commands import chat_io, doctor_io, explain_io, join_io, key_io, settings_io, status_io
+from swarm.commands import (
+    chat_io,
+    doctor_io,
+    explain_io,
+    join_io,
+    key_io,
+    plan_io,
+    settings_io,
+    status_io,
+)
 from swarm.errors import SwarmError
 from swarm.notes import printable
 
@@ -21,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Pool the machines of a LAN to run a language model that none of them holds alone.",
 )
-for part in (join_io, status_io, chat_io, doctor_io, explain_io, settings_io):
+for part in (join_io, status_io, chat_io, doctor_io, explain_io, plan_io, settings_io):
     app.add_typer(part.app)
 app.add_typer(key_io.app, name="key", no_args_is_help=True, help=key_io.HELP)
 

@@ -260,6 +260,12 @@ def weight_sizes(tensors: Mapping[str, TensorEntry], element_bytes: int) -> Weig
     return WeightSizes(max(layers.values(), default=0), embed, head or embed)
 
 
+def layer_of(name: str) -> int | None:
+    """The layer that a tensor belongs to, by its name."""
+    match = _LAYER.search(name)
+    return int(match.group(1)) if match else None
+
+
 def loaded_bytes(entry: TensorEntry, element_bytes: int) -> int:
     """Packed formats keep their stored size, except GGUF blocks, which are unpacked at load."""
     if entry.dtype in _FLOAT_DTYPES or entry.dtype.startswith("GGUF:"):
