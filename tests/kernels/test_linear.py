@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -18,6 +19,27 @@ from swarm.kernels.quantize import GroupWeight, dequantized, quantize_rows, to_i
 KINDS = ("int8", "int4", "int4-symmetric")
 SHAPES = [((48,), 64), ((192, 64, 64), 576), ((100, 7), 37), ((7,), 2080), ((16,), 1)]
 DTYPES = (torch.float32, torch.bfloat16)
+WORDS, TILES = 1 << 30, 1
+"""Rows from which matrix tiles are used: never, and always, where the processor has them."""
+
+
+@contextmanager
+def tiles_from(rows: int) -> Iterator[None]:
+    before = torch.ops.swarm.set_tiles_from(rows)
+    try:
+        yield
+    finally:
+        if before > 0:
+            torch.ops.swarm.set_tiles_from(before)
+
+
+@pytest.fixture(params=[WORDS, TILES], ids=["words", "tiles"])
+def way(native: Native, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways of the native kernel, where there are two."""
+    with tiles_from(request.param):
+        if request.param == TILES and torch.ops.swarm.set_tiles_from(TILES) < 0:
+            pytest.skip("this processor has no matrix tiles")
+        yield
 
 
 def quantized(kind: str, outputs: int, inputs: int, seed: int = 0) -> GroupWeight:
@@ -66,12 +88,12 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 @pytest.mark.parametrize(("widths", "inputs"), SHAPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_native_and_reference_agree_bit_for_bit(
-    native: Native, kind: str, widths: tuple[int, ...], inputs: int, dtype: torch.dtype
+    way: None, kind: str, widths: tuple[int, ...], inputs: int, dtype: torch.dtype
 ) -> None:
     for bias in (False, True):
         fast = product(kind, widths, inputs, bias=bias)
         plain = product(kind, widths, inputs, native=False, bias=bias)
-        for count in (1, 2, 6, 7, 16, 53):
+        for count in (1, 2, 6, 7, 16, 27, 53):  # tiles of 4, 8 and 16 rows, full and not
             x = rows(count, inputs, dtype)
             pairs = zip(fast(x), plain(x), strict=True)
             assert all(same(one, other) for one, other in pairs), (count, bias)
@@ -90,14 +112,17 @@ def test_a_row_has_the_same_bits_in_any_company(
     place = data.draw(st.integers(0, count - 1))
     made = product(kind, widths, inputs, native=is_native)
     x = rows(count, inputs, dtype)
-    alone, together = made(x[place : place + 1]), made(x)
+    with tiles_from(data.draw(st.sampled_from((WORDS, TILES)))):
+        alone = made(x[place : place + 1])
+    with tiles_from(data.draw(st.sampled_from((WORDS, TILES, 7)))):
+        together = made(x)
     for one, all_rows in zip(alone, together, strict=True):
         assert same(one[0], all_rows[place])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_do_not_change_bits(native: Native, kind: str) -> None:
-    made, x = product(kind, (480, 96), 576), rows(130, 576, torch.bfloat16)
+def test_threads_do_not_change_bits(way: None, kind: str) -> None:
+    made, x = product(kind, (480, 96), 576), rows(133, 576, torch.bfloat16)
     before = torch.get_num_threads()
     try:
         results = []
@@ -137,7 +162,7 @@ def test_a_value_that_is_not_finite_spoils_its_row_alone(
 
 @pytest.mark.parametrize("is_native", [True, False], ids=["native", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_tiny_and_huge_rows(native: Native, kind: str, is_native: bool) -> None:
+def test_tiny_and_huge_rows(way: None, kind: str, is_native: bool) -> None:
     made = product(kind, (48,), 64, native=is_native)
     plain = product(kind, (48,), 64, native=False)
     sizes = torch.tensor([0.0, 1e-45, 1e-38, 2.0**-100, 1e-20, 1e20, 1e30, 3e38])

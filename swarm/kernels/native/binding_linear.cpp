@@ -3,15 +3,25 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <vector>
 
 #include "linear.h"
+#include "tile_linear.h"
 
 namespace swarm {
 
 namespace {
 
 constexpr int64_t kTile = 16;
+std::atomic<int64_t> tiles_from{kTileRowsLeast};
+
+// For measuring and tests: the rows from which tiles are used, from now on in this process. Gives
+// what they were before, or -1 where there are no tiles.
+int64_t set_tiles_from(int64_t rows) {
+  TORCH_CHECK(rows > 0, "a product has rows");
+  return has_tiles() ? tiles_from.exchange(rows) : -1;
+}
 
 Element element_of(const at::Tensor& x) {
   TORCH_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16,
@@ -76,7 +86,7 @@ std::vector<at::Tensor> group_linear_op(const at::Tensor& x, const at::Tensor& p
                            tiles,
                            groups * 32,
                            packed.size(2) == 4 ? 4 : 8};
-  group_linear(rows, weight, {made.slices.data(), int64_t(made.slices.size())});
+  group_linear(rows, weight, {made.slices.data(), int64_t(made.slices.size())}, tiles_from);
   return made.tensors;
 }
 
@@ -88,6 +98,7 @@ TORCH_LIBRARY_FRAGMENT(swarm, library) {
   library.def(
       "group_linear(Tensor x, Tensor packed, Tensor scale, Tensor? minimum, Tensor? bias, "
       "int[] widths) -> Tensor[]");
+  library.def("set_tiles_from(int rows) -> int", &swarm::set_tiles_from);
 }
 
 TORCH_LIBRARY_IMPL(swarm, CPU, library) {

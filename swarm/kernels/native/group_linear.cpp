@@ -3,6 +3,7 @@
 #include "linear.h"
 #include "linear_parts.h"
 #include "parallel.h"
+#include "tile_linear.h"
 #include "vectors.h"
 
 namespace swarm {
@@ -14,11 +15,13 @@ constexpr int kRowBlock = kWidth == 64 ? 6 : 2;
 constexpr int kTileBlock = kWidth == 64 ? 2 : 1;
 constexpr int32_t kInt4Zero = 8;
 
+constexpr int64_t kRowChunk = 48;
+
 struct Job {
   const Rows& rows;
   const GroupWeight& weight;
   const Slices& slices;
-  Quantized q;
+  const Quantized& q;
 };
 
 template <int R, int T>
@@ -70,7 +73,7 @@ void finish(const Job& job, const float* made, int64_t row, int64_t tile) {
   for (int c = 0; c < kTileColumns; ++c) values[c] = made[c] * scale;
   if (job.weight.bias != nullptr)
     for (int c = 0; c < kTileColumns; ++c) values[c] += job.weight.bias[tile * kTileColumns + c];
-  store(values, job.slices, job.rows.element, row, tile);
+  store(values, target_of(job.slices, tile), job.rows.element, row);
 }
 
 template <int kBits, bool kMinimum, int R, int T>
@@ -140,9 +143,9 @@ void tiles(const Job& job, int64_t row, int64_t row_end, int64_t tile, int64_t t
 }
 
 template <int kBits, bool kMinimum>
-void run(const Rows& rows, const GroupWeight& weight, const Slices& slices) {
-  const Job job{rows, weight, slices, quantize(rows, weight.depth)};
-  over_tiles(rows.rows, weight.tiles, weight.depth,
+void run(const Rows& rows, const GroupWeight& weight, const Slices& slices, const Quantized& q) {
+  const Job job{rows, weight, slices, q};
+  over_tiles(rows.rows, weight.tiles, weight.depth, kRowChunk,
              [&](int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
                tiles<kBits, kMinimum, kTileBlock>(job, row, row_end, tile, tile_end);
              });
@@ -150,13 +153,17 @@ void run(const Rows& rows, const GroupWeight& weight, const Slices& slices) {
 
 }  // namespace
 
-void group_linear(const Rows& rows, const GroupWeight& weight, const Slices& slices) {
-  if (weight.bits == 8) {
-    run<8, false>(rows, weight, slices);
+void group_linear(const Rows& rows, const GroupWeight& weight, const Slices& slices,
+                  int64_t tiles_from) {
+  const Quantized q = quantize(rows, weight.depth);
+  if (rows.rows >= tiles_from && has_tiles()) {
+    tile_linear(rows, weight, slices, q);
+  } else if (weight.bits == 8) {
+    run<8, false>(rows, weight, slices, q);
   } else if (weight.minimum != nullptr) {
-    run<4, true>(rows, weight, slices);
+    run<4, true>(rows, weight, slices, q);
   } else {
-    run<4, false>(rows, weight, slices);
+    run<4, false>(rows, weight, slices, q);
   }
 }
 

@@ -45,7 +45,9 @@ struct GroupWeight {
 
 // out[r, n] = (sum over groups, first to last, of float(sum of q w) * scale, and with minimums after
 // each of float(sum of q) * minimum) * scale[r] + bias[n], where q and scale[r] come from
-// `quantize_row`, and w of 4 bits without minimums counts from -8.
-void group_linear(const Rows& rows, const GroupWeight& weight, const Slices& slices);
+// `quantize_row`, and w of 4 bits without minimums counts from -8. `tiles_from`: rows from which
+// the processor's matrix tiles are used, where it has them.
+void group_linear(const Rows& rows, const GroupWeight& weight, const Slices& slices,
+                  int64_t tiles_from);
 
 }  // namespace swarm

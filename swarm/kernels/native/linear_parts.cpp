@@ -34,20 +34,24 @@ Quantized quantize(const Rows& rows, int64_t padded) {
   return {q, scale, total};
 }
 
-void store(const float* values, const Slices& slices, Element element, int64_t row, int64_t tile) {
+Target target_of(const Slices& slices, int64_t tile) {
   int64_t i = 0;
   while (i + 1 < slices.count && slices.slices[i + 1].tile <= tile) ++i;
   const Slice& slice = slices.slices[i];
   const int64_t column = (tile - slice.tile) * kTileColumns;
-  const int64_t count = std::min<int64_t>(kTileColumns, slice.columns - column);
-  const int64_t at = row * slice.columns + column;
+  return {slice.out, slice.columns, column,
+          std::min<int64_t>(kTileColumns, slice.columns - column)};
+}
+
+void store_some(const float* values, const Target& target, Element element, int64_t row) {
+  const int64_t at = row * target.columns + target.column;
   if (element == Element::kFloat32) {
-    std::memcpy(static_cast<float*>(slice.out) + at, values, size_t(count) * 4);
+    std::memcpy(static_cast<float*>(target.out) + at, values, size_t(target.count) * 4);
     return;
   }
   uint16_t bits[kTileColumns];
   for (int c = 0; c < kTileColumns; ++c) bits[c] = to_bfloat16(values[c]);
-  std::memcpy(static_cast<uint16_t*>(slice.out) + at, bits, size_t(count) * 2);
+  std::memcpy(static_cast<uint16_t*>(target.out) + at, bits, size_t(target.count) * 2);
 }
 
 }  // namespace swarm

@@ -9,8 +9,6 @@
 
 namespace swarm {
 
-constexpr int64_t kRowChunk = 48;  // rows that share one pass over a group of tiles
-
 // Below these, waking a sleeping thread (10 to 20 us) costs more than it saves.
 constexpr int64_t kGrainProducts = 2560 * 1024;
 constexpr int64_t kGrainValues = 64 * 1024;
@@ -24,22 +22,44 @@ struct Quantized {
 // Valid until the calling thread's next call: kept by it, since a decode step makes hundreds.
 Quantized quantize(const Rows& rows, int64_t padded);
 
-// Writes columns [tile * 16, tile * 16 + 16) of a row into the slice they belong to.
-void store(const float* values, const Slices& slices, Element element, int64_t row, int64_t tile);
+// Where the columns [tile * 16, tile * 16 + 16) of all rows go: `count` of them are in the slice.
+struct Target {
+  void* out;
+  int64_t columns, column, count;
+};
+
+Target target_of(const Slices& slices, int64_t tile);
+
+// Writes one row's values [16] there.
+void store_some(const float* values, const Target& target, Element element, int64_t row);
+
+// The same of a whole register.
+template <class Values>
+inline void store(const Values& values, const Target& target, Element element, int64_t row) {
+  static_assert(sizeof values == kTileColumns * sizeof(float));
+  if (element == Element::kFloat32 && target.count == kTileColumns) {
+    float* const out = static_cast<float*>(target.out) + row * target.columns + target.column;
+    std::memcpy(out, &values, sizeof values);
+  } else {
+    float plain[kTileColumns];
+    std::memcpy(plain, &values, sizeof plain);
+    store_some(plain, target, element, row);
+  }
+}
 
 // body(row, row_end, tile, tile_end) on every thread. A thread keeps to few chunks of rows and,
-// within one, to neighbouring tiles.
+// within one, to neighbouring tiles. `chunk_rows`: rows that share one pass over a group of tiles.
 template <class Body>
-void over_tiles(int64_t rows, int64_t tiles, int64_t depth, Body&& body) {
-  const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-  const int64_t products = std::min(rows, kRowChunk) * depth * kTileColumns;
+void over_tiles(int64_t rows, int64_t tiles, int64_t depth, int64_t chunk_rows, Body&& body) {
+  const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const int64_t products = std::min(rows, chunk_rows) * depth * kTileColumns;
   const int64_t grain = std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(1, products));
   parallel(chunks * tiles, grain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t chunk = begin / tiles, tile = begin % tiles;
       const int64_t stop = std::min(tiles, tile + end - begin);
-      const int64_t row = chunk * kRowChunk;
-      body(row, std::min(rows, row + kRowChunk), tile, stop);
+      const int64_t row = chunk * chunk_rows;
+      body(row, std::min(rows, row + chunk_rows), tile, stop);
       begin += stop - tile;
     }
   });
