@@ -182,6 +182,6 @@ def test_the_command_reads_a_config_alone(
     assert main(["plan", str(file), "--node", "32GB:rtx5090", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["model"] == "llama7" and told["layers"] == 32 and told["fits"]
-    assert told["parameters"] == 6_738_149_376
+    assert told["parameters"] == 6_738_411_520
     assert main(["plan", str(tmp_path / "none"), "--node", "8GB:cpu"]) == 1
     assert "there is no model at" in capsys.readouterr().err
