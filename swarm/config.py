@@ -280,6 +280,16 @@ class GatewayConfig:
     """An SSE comment is sent when nothing else was for this long."""
     retry_after_s: int = 5
     requests_max: int = 256
+    """Requests answered at once; each holds at least one session."""
+    queue_max: int = 256
+    """Requests that may wait for a turn. Beyond that: 429."""
+    queue_timeout_s: float = 30.0
+    """No request waits longer for its turn: clients give up soon after."""
+    header_bytes_max: int = 16 * 1024
+    """Of one header line; long tokens of proxies fit, and memory stays small."""
+    headers_max: int = 100
+    idle_timeout_s: float = 60.0
+    """A connection whose next request's headers are not all there by then is closed."""
     choices_max: int = 32
     """Answers of one request, over all its prompts; each is a session with KV of its own."""
     prepare_timeout_s: float = 30.0

@@ -77,12 +77,28 @@ class Answer:
         self._matcher = StopMatcher(stops, show=show_stop)
         self._reader = reader
         self._began = began
+        self._latest = began
         self._first_token: float | None = None
         self._starts = 0
         self._stalls_s: list[float] = []
         self._classes: dict[int | str, NumericClass] = {}
         self._one_class = True
         self._stats: SessionStats | None = None
+
+    @property
+    def stop_string(self) -> str | None:
+        """The one that ended the answer."""
+        return self._matcher.found
+
+    @property
+    def first_token_s(self) -> float:
+        """From the request to the first token; all of the time where none came."""
+        return self.duration_s if self._first_token is None else self._first_token - self._began
+
+    @property
+    def duration_s(self) -> float:
+        """From the request to the newest event."""
+        return self._latest - self._began
 
     @property
     def is_over(self) -> bool:
@@ -93,6 +109,7 @@ class Answer:
         """Take an event in; the piece it adds, if any. Nothing is added once the answer is over."""
         if self.is_over:
             return None
+        self._latest = now
         match event:
             case Started():
                 self._started(event.route)

@@ -12,7 +12,7 @@ from swarm.node_port import NodePort
 
 
 class OpenAiPages:
-    """Serves `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
+    """Serves `/v1/models`, `/v1/chat/completions`, `/v1/completions` and `/v1/responses`."""
 
     def __init__(self, node: NodePort, completions: Completions, created: int) -> None:
         """`created`: what the models say of their age, in seconds since 1970."""
@@ -26,6 +26,7 @@ class OpenAiPages:
             web.get("/v1/models/{name:.+}", self._model),
             web.post("/v1/chat/completions", self._chat),
             web.post("/v1/completions", self._completion),
+            web.post("/v1/responses", self._responses),
         ]
 
     async def _models(self, _: web.Request) -> web.Response:
@@ -43,3 +44,6 @@ class OpenAiPages:
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
         return await self._completions.serve(Endpoint.COMPLETION, request)
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._completions.serve(Endpoint.RESPONSES, request)

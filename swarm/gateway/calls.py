@@ -29,10 +29,15 @@ class Endpoint(Enum):
 
     CHAT = "chat.completion"
     COMPLETION = "text_completion"
+    RESPONSES = "response"
+    OLLAMA_CHAT = "ollama.chat"
+    OLLAMA_GENERATE = "ollama.generate"
+    MESSAGES = "anthropic.message"
+    COUNT_TOKENS = "anthropic.count_tokens"
 
     @property
     def prompt_field(self) -> str:
-        return _PROMPT_FIELDS[self]
+        return _PROMPT_FIELDS.get(self, "messages")
 
     @property
     def limit_field(self) -> str:
@@ -40,10 +45,15 @@ class Endpoint(Enum):
 
 
 _PROMPT_FIELDS = {
-    Endpoint.CHAT: "messages",
     Endpoint.COMPLETION: "prompt",
+    Endpoint.RESPONSES: "input",
+    Endpoint.OLLAMA_GENERATE: "prompt",
 }
-_LIMIT_FIELDS: dict[Endpoint, str] = {}
+_LIMIT_FIELDS = {
+    Endpoint.RESPONSES: "max_output_tokens",
+    Endpoint.OLLAMA_CHAT: "options.num_predict",
+    Endpoint.OLLAMA_GENERATE: "options.num_predict",
+}
 
 Message = dict[str, Any]
 """One chat message: `role`, `content` as text, and what else the client gave."""
@@ -108,6 +118,12 @@ class Call:
     """A stop string that ends the answer is a part of it."""
     show_special: bool = False
     rendering: Rendering = field(default_factory=Rendering)
+    fills_context: bool = False
+    """No limit of tokens but the context."""
+    context_wanted: int | None = None
+    """The context that the client counts on."""
+    told: Json = field(default_factory=dict)
+    """What of the request the answer repeats."""
 
 
 def call_json(call: Call) -> Json:
@@ -145,6 +161,13 @@ def orders_of(
             f"a request may ask for at most {config.choices_max} answers; this one asks for"
             f" {count}",
             param=name,
+        )
+    if call.context_wanted is not None and call.context_wanted > spec.context_length:
+        raise RequestError(
+            f"the context of {spec.name} is {spec.context_length} tokens, not"
+            f" {call.context_wanted}",
+            param="options.num_ctx",
+            code="context_length_exceeded",
         )
     return [
         _order(call, spec, ids, seed + SEED_STEP * choice, config)
@@ -193,4 +216,6 @@ def token_limit(
                 f" (0 to {spec.vocab_size - 1})",
                 param=param,
             )
-    return min(config.max_tokens_default, left) if wanted is None else wanted
+    if wanted is not None:
+        return wanted
+    return left if call.fills_context else min(config.max_tokens_default, left)

@@ -10,6 +10,9 @@ from swarm.gateway.responses import not_covered
 from swarm.snapshot import ModelView
 from swarm.terms import short
 
+LATEST = ":latest"
+"""What Ollama's clients put behind a name without a tag."""
+
 
 def listed(views: Sequence[ModelView]) -> list[tuple[str, ModelView]]:
     """The covered models under the names clients use: the plain one where it is unique."""
@@ -26,7 +29,7 @@ def find(views: Sequence[ModelView], name: str) -> ModelView:
 
     Raises RequestError (404 unknown, 400 ambiguous) or NoRoute (known, not covered).
     """
-    known = [v for v in views if name in (v.spec.name, _full_name(v), v.spec.model_id)]
+    known = _known(views, name) or _known(views, name.removesuffix(LATEST))
     covered = [view for view in known if view.covered]
     if len(covered) == 1:
         return covered[0]
@@ -57,6 +60,10 @@ def wanted(views: Sequence[ModelView], name: str | None) -> ModelView:
     if views:
         raise not_covered(views[0])
     raise RequestError("no model is known here; let a node join with --model DIR", status=404)
+
+
+def _known(views: Sequence[ModelView], name: str) -> list[ModelView]:
+    return [v for v in views if name in (v.spec.name, _full_name(v), v.spec.model_id)]
 
 
 def _full_name(view: ModelView) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,6 +18,7 @@ from swarm.gateway.answer import Answer, Piece
 from swarm.gateway.calls import Call, Endpoint
 from swarm.gateway.feed_io import EventFeed
 from swarm.gateway.naming_io import REQUEST_ID
+from swarm.gateway.queue_io import Turns
 from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import EventStream
@@ -29,6 +31,14 @@ from swarm.notes import NoteSink, note
 from swarm.terms import ModelSpec, Order, SessionId
 
 SESSION_HEADER = "X-Swarm-Session"
+
+
+_JSON_TYPES = {
+    "application/json",
+    "application/octet-stream",
+    "application/x-www-form-urlencoded",
+}
+"""What JSON comes as: itself, without a type (as aiohttp names that), and from a bare `curl -d`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class Completions:
         self._sources = sources
         self._notes = notes
         self._texts = Texts(node, config, helper)
-        self._requests = 0
+        self._turns = Turns(config)
         self._running: dict[int, EventFeed] = {}
         self._refusing = False
 
@@ -79,16 +89,31 @@ class Completions:
         began = self._sources.clock()
         if self._refusing:
             raise LinkError("this node is leaving the swarm; ask another")
-        if self._requests >= self._config.requests_max:
-            raise RequestError("too many requests at once on this gateway", status=429)
-        self._requests += 1
-        try:
-            job = await self._prepare(endpoint, await self._body(request), began)
+        async with self._turns.turn():
+            job = await self._prepare(endpoint, await self.body(request), began)
+            if not job.answers:
+                return web.json_response(dialects.writer(self._reply(job, ())).body([]))
             return await self._run(request, job, self._begin(job), began)
-        finally:
-            self._requests -= 1
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def count(self, endpoint: Endpoint, request: web.Request) -> list[int]:
+        """Tokens of each prompt of a request that asks for no answer."""
+        data = await self.body(request)
+        async with self._in_time():
+            call, spec, _ = await self._parse(endpoint, data)
+            return [len(ids) for ids in await self._prompts(call, data, spec)]
+
+    async def tool_family(self, spec: ModelSpec) -> str | None:
+        """How a model writes tool calls; None where it knows none, or its way is not known."""
+        async with self._in_time():
+            words = await self._texts.words(spec)
+        return words.tool_family if words else None
+
+    async def body(self, request: web.Request) -> bytes:
+        """All of it. Raises RequestError: 408 when it does not come in time, 415 for no JSON."""
+        if request.content_type not in _JSON_TYPES and not request.path.startswith("/api/"):
+            raise RequestError(
+                f"the body must be application/json, not {request.content_type}", status=415
+            )
         limit_s = self._config.prepare_timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -97,22 +122,30 @@ class Completions:
             detail = f"the request's body did not arrive within {limit_s:g} s"
             raise RequestError(detail, status=408) from error
 
-    async def _prepare(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
         limit_s = self._config.prepare_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._job(endpoint, data, began)
+                yield
         except TimeoutError as error:
             raise CapacityError(
                 f"the prompt could not be made ready within {limit_s:g} s; try again"
             ) from error
 
-    async def _job(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
+    async def _parse(self, endpoint: Endpoint, data: bytes) -> tuple[Call, ModelSpec, Words | None]:
         call = await self._texts.parse(endpoint, data)
         spec = catalog.find(self._node.models(), call.model).spec
-        words = await self._texts.words(spec)
+        return call, spec, await self._texts.words(spec)
+
+    async def _prompts(self, call: Call, data: bytes, spec: ModelSpec) -> list[tuple[int, ...]]:
         now = datetime.fromtimestamp(self._sources.wall_clock(), UTC).astimezone()
-        prompts = await self._texts.prompt_ids(call, data, spec, now)
+        return await self._texts.prompt_ids(call, data, spec, now)
+
+    async def _prepare(self, endpoint: Endpoint, data: bytes, began: float) -> Job:
+        async with self._in_time():
+            call, spec, words = await self._parse(endpoint, data)
+            prompts = await self._prompts(call, data, spec)
         seeds = [self._sources.seed() for _ in prompts]
         orders = calls.orders_of(call, spec, prompts, seeds, self._config)
         return Job(call, spec, tuple(_answer(call, order, words, began) for order in orders))
@@ -134,17 +167,21 @@ class Completions:
     ) -> web.StreamResponse:
         self._running[id(feed)] = feed
         try:
-            created = int(self._sources.wall_clock())
-            writer = dialects.writer(Reply(job.call, job.answers, feed.sessions, created))
+            writer = dialects.writer(self._reply(job, feed.sessions))
             if job.call.stream:
                 return await self._stream(request, job, feed, writer)
-            return await self._collect(job, feed, writer)
+            return await self._collect(request, job, feed, writer)
         finally:
             del self._running[id(feed)]
             self._tell(job, feed.sessions, request[REQUEST_ID], began)
             await feed.close()
 
-    async def _collect(self, job: Job, feed: EventFeed, writer: Writer) -> web.Response:
+    def _reply(self, job: Job, sessions: tuple[SessionId, ...]) -> Reply:
+        return Reply(job.call, job.answers, sessions, int(self._sources.wall_clock()))
+
+    async def _collect(
+        self, request: web.Request, job: Job, feed: EventFeed, writer: Writer
+    ) -> web.Response:
         pieces: list[list[Piece]] = [[] for _ in job.answers]
         while not _is_over(job) and (entry := await feed.next()) is not None:
             index, event = entry
@@ -156,7 +193,7 @@ class Completions:
         headers = _headers(feed)
         error = _error(job)
         if error is not None:
-            return error_response(error_answer(error), self._config, headers)
+            return error_response(error_answer(error), self._config, headers, request.path)
         return web.json_response(writer.body(pieces), headers=headers)
 
     async def _stream(
@@ -179,7 +216,9 @@ class Completions:
                 elif stream.is_open:
                     await stream.fail(error_answer(error))
                 else:
-                    return error_response(error_answer(error), self._config, _headers(feed))
+                    return error_response(
+                        error_answer(error), self._config, _headers(feed), request.path
+                    )
             except ConnectionError:
                 pass  # the client is gone; freeing the sessions is all that is left to do
         return stream.response
@@ -227,10 +266,13 @@ class Completions:
 
 
 def error_response(
-    answer: ErrorAnswer, config: GatewayConfig, headers: Mapping[str, str]
+    answer: ErrorAnswer, config: GatewayConfig, headers: Mapping[str, str], path: str = ""
 ) -> web.Response:
+    """`path`: of the request; an error has the form that the clients of this path know."""
     retry = {"Retry-After": str(config.retry_after_s)} if answer.retry else {}
-    return web.json_response(answer.json(), status=answer.status, headers={**headers, **retry})
+    return web.json_response(
+        dialects.error_json(path, answer), status=answer.status, headers={**headers, **retry}
+    )
 
 
 def _answer(call: Call, order: Order, words: Words | None, began: float) -> Answer:

@@ -43,12 +43,20 @@ def json_object(body: bytes) -> Json:
     return values
 
 
-def refuse_unsupported(values: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> None:
-    """`neutral`: fields that are not carried out, with the values that ask for nothing."""
+def refuse_unsupported(
+    values: Mapping[str, Any],
+    neutral: Mapping[str, tuple[Any, ...]],
+    prefix: str = "",
+    instead: Mapping[str, str] | None = None,
+) -> None:
+    """`neutral`: fields that are not carried out, with the values that ask for nothing.
+
+    `instead`: what to do, where leaving the field out is not all there is to say.
+    """
     for name, harmless in neutral.items():
         value = values.get(name)
         if value is not None and value not in harmless:
-            raise unsupported(name)
+            raise unsupported(prefix + name, (instead or {}).get(name, "leave it out"))
 
 
 def unsupported(name: str, why: str = "leave it out") -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from contextlib import suppress
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from aiohttp.typedefs import Handler
 from swarm.config import GatewayConfig
 from swarm.errors import ConfigError, RequestError, SwarmError
 from swarm.gateway import guard
+from swarm.gateway.anthropic_io import AnthropicPages
 from swarm.gateway.api_io import OpenAiPages
 from swarm.gateway.completions_io import Completions, error_response
 from swarm.gateway.events_io import EventPages
@@ -19,6 +21,8 @@ from swarm.gateway.explain_io import ExplainPages
 from swarm.gateway.health_io import HealthPages
 from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
+from swarm.gateway.ollama_io import OllamaPages
+from swarm.gateway.openapi_io import OpenApiPages
 from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
@@ -27,8 +31,14 @@ from swarm.node_port import NodePort
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address
 
+PATH_SHOWN_CHARS = 100
 STOP_GRACE_S = 1.0
 """Time for running answers to tell their clients that they are cut off."""
+
+
+_SILENT = logging.getLogger("swarm.gateway.http")
+_SILENT.disabled = True
+"""For what aiohttp has to say of requests that are no HTTP: strangers must not fill the log."""
 
 
 class Pages(Protocol):
@@ -58,12 +68,16 @@ class Gateway:
         self._naming = Naming(sources.seed)
         helper = helper or TextProcess(config, self._helper_said)
         self._completions = Completions(node, config, sources, notes, helper)
+        created = int(sources.wall_clock())
         self._health = HealthPages(node, config, sources)
         self._node_pages = NodePages(node, config, notes, control_token, self.refuse_new)
         self._events = EventPages(node, config, sources, notes)
         self._pages: tuple[Pages, ...] = (
             self._health,
-            OpenAiPages(node, self._completions, created=int(sources.wall_clock())),
+            OpenAiPages(node, self._completions, created),
+            OllamaPages(node, self._completions, created),
+            AnthropicPages(self._completions),
+            OpenApiPages(node),
             self._node_pages,
             self._events,
             ExplainPages(node),
@@ -73,6 +87,11 @@ class Gateway:
             self._app(),
             handler_cancellation=True,
             access_log=None,
+            logger=_SILENT,
+            max_line_size=config.header_bytes_max,
+            max_field_size=config.header_bytes_max,
+            max_headers=config.headers_max,
+            keepalive_timeout=config.idle_timeout_s,
             shutdown_timeout=STOP_GRACE_S,
         )
 
@@ -135,7 +154,7 @@ class Gateway:
             answer, allow = error_answer(error), None
         except web.HTTPException as error:
             allow = error.headers.get("Allow")
-            answer = ErrorAnswer(error.status, error.reason, "invalid_request_error", None)
+            answer = self._plain(request, error, allow)
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - the root of every request
@@ -145,13 +164,26 @@ class Gateway:
             allow = None
         return await self._send_error(request, answer, {"Allow": allow} if allow else {})
 
+    def _plain(
+        self, request: web.Request, error: web.HTTPException, allow: str | None
+    ) -> ErrorAnswer:
+        """What aiohttp refuses, in a sentence."""
+        path = request.path[:PATH_SHOWN_CHARS]
+        said = {
+            404: f"there is no {path} here; GET /openapi.json lists what there is",
+            405: f"{path} takes {allow}, not {request.method}",
+            413: f"the body is longer than the {self._config.body_bytes_max} bytes allowed",
+        }
+        message = said.get(error.status, error.reason)
+        return ErrorAnswer(error.status, message, "invalid_request_error", None)
+
     async def _send_error(
         self, request: web.Request, answer: ErrorAnswer, headers: dict[str, str]
     ) -> web.StreamResponse:
         """As a response, or as the last event of a stream that has begun."""
         stream: EventStream | None = request.get(STREAM)
         if stream is None or not stream.is_open:
-            return error_response(answer, self._config, headers)
+            return error_response(answer, self._config, headers, request.path)
         with suppress(ConnectionError):
             await stream.fail(answer)
         return stream.response

@@ -26,6 +26,11 @@ def sse(data: Json, event: str = "") -> bytes:
     return name + b"data: " + json.dumps(data, ensure_ascii=False).encode() + b"\n\n"
 
 
+def named_event(name: str, data: Json) -> bytes:
+    """One server-sent event with a name."""
+    return b"event: " + name.encode() + b"\n" + sse(data)
+
+
 def sse_comment(text: str) -> bytes:
     """A comment line, which clients skip; it only shows that the connection lives."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -128,7 +128,12 @@ class StopMatcher:
         self._stops = stops
         self._show = show
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+        """The stop string that ended the text."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.found is not None
 
     def push(self, text: str) -> str:
         """The part of all text so far that is certain and was not passed on yet."""
@@ -137,9 +142,9 @@ class StopMatcher:
         held = self._held + text
         found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
-            self.stopped = True
             self._held = ""
             end, begin = min(found)
+            self.found = held[begin:end]
             return held[: end if self._show else begin]
         keep = self._could_start(held)
         self._held = held[len(held) - keep :]

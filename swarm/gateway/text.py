@@ -58,6 +58,7 @@ class ModelText:
         self.special_tokens = _special_tokens(config, _json(files, SPECIAL_TOKENS))
         self._tokenizer = _tokenizer(files, config, self.special_tokens)
         source = _template_source(files, config)
+        self._knows_developer = "developer" in (source or "")
         self._template, self._template_problem = _template(source)
         self._knows_tools = tool_forms.knows_tools(source or "")
         self.tool_family = tool_forms.template_family(source or "")
@@ -104,7 +105,7 @@ class ModelText:
         try:
             text = self._template.render(
                 values,
-                messages=[_aliased(message) for message in messages],
+                messages=[self._aliased(message) for message in messages],
                 tools=list(rendering.tools.tools) if rendering.tools else None,
                 documents=None,
                 add_generation_prompt=rendering.add_generation_prompt,
@@ -115,6 +116,12 @@ class ModelText:
                 f"the model's chat template refused the messages: {error}", param="messages"
             ) from error
         return _up_to_last(text, messages) if rendering.continue_final else text
+
+    def _aliased(self, message: Message) -> Message:
+        """A developer's message is the system's for templates that were made before it."""
+        if message.get("role") == "developer" and not self._knows_developer:
+            message = {**message, "role": "system"}
+        return _aliased(message)
 
     def _check_tools(self, messages: Sequence[Message], rendering: Rendering) -> None:
         """A template that does not know of tools would leave them out without a word."""

@@ -342,7 +342,7 @@ def test_an_unusable_tokenizer_is_a_500_that_names_it() -> None:
 def test_too_many_requests_are_turned_away() -> None:
     gate = asyncio.Event()
     node = FakeNode(scripts=[[started("a", "b"), gate, *spoken("x"), finished()], saying("y")])
-    config = GatewayConfig(requests_max=1)
+    config = GatewayConfig(requests_max=1, queue_max=0)
 
     async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
         ask = {"model": "tiny", "prompt": [1]}
@@ -362,11 +362,17 @@ def test_too_many_requests_are_turned_away() -> None:
 def test_bodies_paths_and_methods_have_limits() -> None:
     async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
         status, body, _ = await post(client, "/v1/completions", model="tiny", prompt="x" * 2000)
-        assert status == 413 and "error" in body
-        assert (await get(client, "/v1/elsewhere"))[0] == 404
+        assert status == 413 and "longer than the 1000 bytes" in body["error"]["message"]
+        status, body = await get(client, "/v1/elsewhere")
+        assert status == 404 and "/v1/elsewhere" in body["error"]["message"]
         async with client.put("/v1/models") as response:
             assert response.status == 405 and "GET" in response.headers["Allow"]
-            assert "error" in await response.json()
+            assert "takes GET,HEAD, not PUT" in (await response.json())["error"]["message"]
+        for kind in ("text/plain", "multipart/form-data; boundary=x", "image/png"):
+            headers = {"Content-Type": kind}
+            async with client.post("/v1/completions", data=b"{}", headers=headers) as response:
+                assert response.status == 415
+                assert kind.partition(";")[0] in (await response.json())["error"]["message"]
 
     talk(FakeNode(), conversation, GatewayConfig(body_bytes_max=1000))
 
