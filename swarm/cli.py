@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from swarm.commands import (
+    bench_io,
     chat_io,
     doctor_io,
     explain_io,
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Pool the machines of a LAN to run a language model that none of them holds alone.",
 )
-for part in (join_io, status_io, chat_io, doctor_io, explain_io, plan_io, settings_io):
+for part in (join_io, status_io, chat_io, bench_io, doctor_io, explain_io, plan_io, settings_io):
     app.add_typer(part.app)
 app.add_typer(key_io.app, name="key", no_args_is_help=True, help=key_io.HELP)
 

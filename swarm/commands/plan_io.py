@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,6 +57,8 @@ def plan(
     config = Config()
     wire = Wire(link_ms / 1e3, link_mbit * 1e6 / 8)
     aim = Aim(prompt_tokens, max_tokens, wire, config.shard, config.routing)
+    if not Path(model).exists():
+        raise ConfigError(f"there is no model at {model}; give a folder, a .gguf or a config.json")
     outline = _outline(model)
     layout = lay_out(outline, Form.of(outline, dtype, quantization), machines, aim)
     if as_json:
