@@ -19,6 +19,7 @@ from swarm.commands import (
     explain_io,
     join_io,
     key_io,
+    map_io,
     plan_io,
     settings_io,
     status_io,
@@ -31,7 +32,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Pool the machines of a LAN to run a language model that none of them holds alone.",
 )
-for part in (join_io, status_io, chat_io, bench_io, doctor_io, explain_io, plan_io, settings_io):
+for part in (
+    join_io,
+    status_io,
+    map_io,
+    chat_io,
+    bench_io,
+    doctor_io,
+    explain_io,
+    plan_io,
+    settings_io,
+):
     app.add_typer(part.app)
 app.add_typer(key_io.app, name="key", no_args_is_help=True, help=key_io.HELP)
 

@@ -1,0 +1,102 @@
+"""Follows the events of a gateway for a map, through its going and coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import locale
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from swarm.errors import ConfigError
+from swarm.gateway.map_look import PLAIN, PRETTY
+from swarm.gateway.map_scene import Choices
+from swarm.gateway.map_tui import MapApp
+
+Json = dict[str, Any]
+
+RETRY_S = 1.0
+SILENCE_S = 15.0
+"""A gateway comments on silence every few seconds: after this long it is gone."""
+CONNECT_S = 5.0
+EVENT_BYTES_MAX = 16 * 1024 * 1024
+"""Of one event: the state of a thousand nodes is a tenth of it."""
+
+
+class Follower:
+    """Calls `take` with each event and `say` with how the connection is, for ever."""
+
+    def __init__(
+        self,
+        url: Callable[[], str],
+        take: Callable[[str, Json], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`url` is asked before each try: a node that starts anew may listen elsewhere. It may
+        raise ConfigError, which is said."""
+        self._url = url
+        self._take = take
+        self._say = say
+
+    async def run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 20) as session:
+            while True:
+                try:
+                    await self._read(session, self._url())
+                    self._say("the gateway hung up, trying again")
+                except ConfigError as error:
+                    self._say(str(error))
+                except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+                    self._say(f"no answer from {self._shown()}: {_reason(error)}, trying again")
+                await asyncio.sleep(RETRY_S)
+
+    def _shown(self) -> str:
+        try:
+            return urlsplit(self._url()).netloc
+        except ConfigError:
+            return "the gateway"
+
+    async def _read(self, session: aiohttp.ClientSession, url: str) -> None:
+        async with session.get(f"{url}/swarm/events") as response:
+            response.raise_for_status()
+            name, pending = "", b""
+            async for piece in response.content.iter_any():
+                *lines, pending = (pending + piece).split(b"\n")
+                if len(pending) > EVENT_BYTES_MAX:
+                    raise ValueError("an event without end")
+                for line in lines:
+                    name = self._line(name, line)
+
+    def _line(self, name: str, line: bytes) -> str:
+        """Take one line of the stream; the name of the event it is in."""
+        field, _, value = line.partition(b": ")
+        if field == b"event":
+            return value.decode()
+        if field == b"data":
+            self._say("live")
+            self._take(name, json.loads(value))
+        return name if line else ""
+
+
+def run_map(url: Callable[[], str], *, plain: bool) -> None:
+    """Draw the map of the gateway at `url` until the person quits."""
+    encoding = (sys.stdout.encoding or locale.getencoding()).lower()
+    glyphs = PLAIN if plain or "utf" not in encoding else PRETTY
+    zone = datetime.now().astimezone().tzinfo
+    assert zone is not None
+    choices = Choices(glyphs=glyphs, zone=zone)
+    app = MapApp(lambda take, say: Follower(url, take, say).run(), choices, time.monotonic)
+    app.run()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"status {error.status}"
+    return str(error) or type(error).__name__
