@@ -19,6 +19,7 @@ from swarm.commands import (
     explain_io,
     join_io,
     key_io,
+    keys_io,
     map_io,
     plan_io,
     settings_io,
@@ -44,7 +45,9 @@ for part in (
     settings_io,
 ):
     app.add_typer(part.app)
+app.add_typer(keys_io.usage_app)
 app.add_typer(key_io.app, name="key", no_args_is_help=True, help=key_io.HELP)
+app.add_typer(keys_io.app, name="keys", no_args_is_help=True, help=keys_io.HELP)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -268,6 +268,11 @@ class ShardConfig:
 class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = 8000
+    auth: str = "auto"
+    """Whether requests must bring a key (`swarm keys`). auto: where the gateway listens beyond
+    loopback; on; off."""
+    allow_origins: str = ""
+    """Origins, parted by commas, whose web pages may ask; none: pages of loopback alone."""
     port_tries: int = 32
     """Next ports tried when the default one is busy; a port that was asked for is not moved."""
     body_bytes_max: int = 8 * MIB

@@ -18,13 +18,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from swarm.access.keys_io import KeyStore
+from swarm.access.usage_io import UsageStore
 from swarm.config import Config, load_config
 from swarm.console_io import Console
 from swarm.discovery.announcement import Announcement
@@ -32,6 +33,7 @@ from swarm.discovery.interfaces import Interface, announced_addresses
 from swarm.discovery.interfaces_io import InterfaceWatch
 from swarm.discovery.invite import invite_line
 from swarm.discovery.mdns_io import Mdns
+from swarm.disk_io import LocalCheckpoints, NodeDisk
 from swarm.errors import ConfigError
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
@@ -46,10 +48,10 @@ from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
-from swarm.notes import Level, NoteSink, note, printable
+from swarm.notes import Level, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
-from swarm.terms import Address, Incarnation, ModelId, NodeId, short
+from swarm.terms import Address, Incarnation, NodeId, short
 
 RECORD_DOMAIN = b"gossip record"
 CHOICES = {
@@ -124,6 +126,9 @@ def _config(home: Home, options: JoinOptions) -> Config:
     flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}}
     if not options.mdns:
         flags["discovery"]["mdns"] = False
+    flags["gateway"] = {"auth": "off"} if options.no_auth else {}
+    if options.allow_origin:
+        flags["gateway"]["allow_origins"] = ",".join(options.allow_origin)
     config = load_config(home.config_text, os.environ, flags)
     for name, known in CHOICES.items():
         value = getattr(config.shard, name)
@@ -224,70 +229,6 @@ async def _foreign_swarms(config: Config) -> dict[str, str]:
 
 
 # -------------------------------------------------------------------- the node
-
-
-class _LocalCheckpoints:
-    """Text files of this node's checkpoints: they lie beside the manifest."""
-
-    def __init__(self) -> None:
-        self.core: NodeCore | None = None
-
-    async def read(self, model_id: ModelId, name: str) -> bytes | None:
-        found = await self.read_piece(model_id, name, 0, -1)
-        return None if found is None else found[1]
-
-    async def read_piece(
-        self, model_id: ModelId, name: str, offset: int, count: int
-    ) -> tuple[int, bytes] | None:
-        known = self.core.manifests().get(model_id) if self.core is not None else None
-        if known is None:
-            return None
-        file = Path(known[1]).with_name(name)
-        return await asyncio.to_thread(_read_piece, file, offset, count)
-
-
-def _read_piece(file: Path, offset: int, count: int) -> tuple[int, bytes] | None:
-    """The file's size and `count` bytes (-1: all) from `offset` on; None when it is not there."""
-    try:
-        with file.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            stream.seek(offset)
-            return size, stream.read(count)
-    except OSError:
-        return None
-
-
-class _Disk:
-    """`node_io.Store` over the home folder.
-
-    Peers are written beside the loop, one after the other. The incarnation is written before
-    anything else happens: whoever hears of it must find it on the disk after a crash.
-    """
-
-    def __init__(self, home: Home, told: Callable[[Incarnation], None], sink: NoteSink) -> None:
-        self._home = home
-        self._told = told
-        self._sink = sink
-        self._writer = ThreadPoolExecutor(1, "swarm-disk")
-        self._closed = False
-
-    def save_incarnation(self, incarnation: int) -> None:
-        self._told(Incarnation(incarnation))
-        self._home.save_incarnation(incarnation)
-
-    def save_peers(self, addresses: tuple[Address, ...]) -> None:
-        if not self._closed:
-            self._writer.submit(self._save_peers, addresses)
-
-    def close(self) -> None:
-        self._closed = True
-        self._writer.shutdown()
-
-    def _save_peers(self, addresses: tuple[Address, ...]) -> None:
-        try:
-            self._home.save_peers(addresses)
-        except ConfigError as error:
-            self._sink(note("home.not_saved", Level.WARNING, detail=str(error)))
 
 
 class _Node:
@@ -401,11 +342,11 @@ class _Node:
             memory_bytes=memory if wishes else 0,
             addresses=addresses,
         )
-        self._disk = _Disk(self._home, self._links.set_incarnation, self._console.note)
+        self._disk = NodeDisk(self._home, self._links.set_incarnation, self._console.note)
         self._stack.callback(self._disk.close)
         rng = random.Random(secrets.randbits(64))
         core = NodeCore(about, self._config, self._signer(), self._incarnation, hosting, rng)
-        files = _LocalCheckpoints()
+        files = LocalCheckpoints()
         files.core = core
         parts = Parts(
             loop=loop,
@@ -448,7 +389,8 @@ class _Node:
 
     async def _start_gateway(self) -> None:
         token = secrets.token_hex(16)
-        sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31))
+        keys, usage = KeyStore(self._home.path), UsageStore(self._home.path)
+        sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31), keys, usage)
         self._gateway = Gateway(self._io, self._config.gateway, sources, self._console.note, token)
         wanted = self._options.gateway
         bound = await self._gateway.start(

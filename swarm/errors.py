@@ -92,9 +92,17 @@ class RequestError(SwarmError):
     """The client's fault. `status` is the HTTP status, `param` the field that is wrong."""
 
     def __init__(
-        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
+        """`retry_after_s`: when it is worth another try, where that is known."""
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
+        self.retry_after_s = retry_after_s

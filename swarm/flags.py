@@ -13,6 +13,13 @@ Models = Annotated[
 Layers = Annotated[str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")]
 Memory = Annotated[str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")]
 Gateway = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP.")]
+NoAuth = Annotated[
+    bool, typer.Option("--no-auth", help="Ask for no key of the API, wherever the gateway listens.")
+]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(metavar="https://HOST", help="A site whose pages may ask too; repeatable."),
+]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")]
 Peer = Annotated[
     list[str] | None, typer.Option(metavar="HOST:PORT", help="A member to dial; repeatable.")

@@ -56,6 +56,10 @@ class JoinOptions:
     engine: EngineOptions = EngineOptions()
     served_model_name: tuple[str, ...] = ()
     """What the models are called, in their order; those not named: what their files are called."""
+    no_auth: bool = False
+    """The gateway asks for no key, wherever it listens."""
+    allow_origin: tuple[str, ...] = ()
+    """Origins whose web pages may use the gateway."""
 
 
 def parse_layers(text: str) -> LayerRange:

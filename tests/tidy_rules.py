@@ -39,6 +39,7 @@ RANKS: dict[str, int] = {
     "shard.checkpoint": 2,  # hashes and names only: a node hands out and checks text files by them
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
     "hosted": 2,
+    "access": 3,
     "console_io": 3,
     "home_io": 3,
     "hosting": 3,
@@ -48,6 +49,7 @@ RANKS: dict[str, int] = {
     "node_worker": 5,
     "shard": 5,
     "node": 6,
+    "disk_io": 7,
     "node_io": 7,
     "gateway": 8,
     "sims": 8,

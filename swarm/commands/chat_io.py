@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from swarm.commands.terminal_io import DEFAULT_HOME, Home, Url, console
+from swarm.commands.terminal_io import DEFAULT_HOME, ApiKey, Home, Url, console, gateway_client
 
 app = typer.Typer()
 
@@ -17,15 +17,15 @@ def chat(
         str | None, typer.Argument(help="May be left out when only one is covered.")
     ] = None,
     url: Url = None,
+    api_key: ApiKey = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Per answer.")] = None,
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Talk to a model in the terminal."""
     from swarm.gateway.chat_io import Chat, choose_model
-    from swarm.gateway.client_io import GatewayClient, running_node
 
-    client = GatewayClient(url or running_node(home.expanduser()).url)
+    client = gateway_client(home, url, api_key)
     screen = console()
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     conversation = Chat(

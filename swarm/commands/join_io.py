@@ -35,6 +35,8 @@ def join(
     enforce_eager: flags.EnforceEager = None,
     exact: flags.Exact = None,
     gateway: flags.Gateway = None,
+    no_auth: flags.NoAuth = False,
+    allow_origin: flags.AllowOrigin = None,
     listen: flags.Listen = None,
     peer: flags.Peer = None,
     key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
@@ -70,6 +72,8 @@ def join(
             enable_prefix_caching, enforce_eager, exact,
         ),
         served_model_name=tuple(served_model_name or ()),
+        no_auth=no_auth,
+        allow_origin=tuple(allow_origin or ()),
     )  # fmt: skip
     from swarm import daemon
 
@@ -79,10 +83,10 @@ def join(
 @app.command()
 def leave(as_json: AsJson = False, home: Home = DEFAULT_HOME) -> None:
     """Take this machine's node out; its running answers move to other nodes first."""
-    from swarm.gateway.client_io import GatewayClient, running_node, wait_for_end
+    from swarm.gateway.client_io import running_node, wait_for_end
 
     node = running_node(home.expanduser())
-    grace_s = GatewayClient(node.url).leave(node.control_token)
+    grace_s = node.client().leave(node.control_token)
     if not as_json:
         print("leaving: running answers move to other nodes or end", flush=True)
     if not wait_for_end(node.pid, grace_s + LEAVE_MARGIN_S):

@@ -13,7 +13,7 @@ from swarm.errors import ConfigError
 if TYPE_CHECKING:
     from swarm.link.identity import SwarmKey
 
-HELP = "The key that makes nodes one swarm."
+HELP = "The key that makes nodes one swarm. (Keys of the API: `swarm keys`.)"
 
 app = typer.Typer()
 

@@ -15,10 +15,10 @@ def status(
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Show who is in the swarm, what each serves and which models are covered."""
-    from swarm.gateway.client_io import GatewayClient, running_node
+    from swarm.gateway.client_io import running_node
     from swarm.gateway.status_text import status_view
 
-    state = GatewayClient(running_node(home.expanduser()).url).state()
+    state = running_node(home.expanduser()).client().state()
     if as_json:
         print_json(state)
     else:

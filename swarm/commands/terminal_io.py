@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
@@ -16,6 +16,9 @@ from swarm.config import Config, load_config
 from swarm.errors import ConfigError
 from swarm.notes import json_text, printable
 
+if TYPE_CHECKING:
+    from swarm.gateway.client_io import GatewayClient
+
 DEFAULT_HOME = Path("~/.swarm")
 PIPED_COLUMNS = 160
 
@@ -24,6 +27,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Url = Annotated[
     str | None, typer.Option(metavar="http://HOST:PORT", help="Another node's gateway.")
 ]
+
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", metavar="KEY", envvar="OPENAI_API_KEY", show_envvar=True,
+        help="For a gateway that asks for one.",
+    ),
+]  # fmt: skip
 
 
 class _Inert:
@@ -73,3 +84,15 @@ def home_config(home: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {file}: {error}") from error
     return load_config(text, os.environ, {})
+
+
+def gateway_client(home: Path, url: str | None, api_key: str | None) -> GatewayClient:
+    """Of the gateway at `url`, or else of the home's own node. Raises ConfigError without either.
+
+    The own node needs no key: its home holds a token for its owner.
+    """
+    from swarm.gateway.client_io import GatewayClient, running_node
+
+    if url is None:
+        return running_node(home.expanduser()).client()
+    return GatewayClient(url, {"Authorization": f"Bearer {api_key}"} if api_key else {})

@@ -35,6 +35,10 @@ class RunningNode:
     pid: int
     control_token: str
 
+    def client(self) -> GatewayClient:
+        """Shows the node's token, so that a gateway which asks for keys lets its owner in."""
+        return GatewayClient(self.url, {CONTROL_HEADER: self.control_token})
+
 
 def running_node(home: Path) -> RunningNode:
     """The node of a home. Raises ConfigError, with what to do, when none runs there."""
@@ -72,7 +76,8 @@ class GatewayClient:
     Raises LinkError when it cannot be reached and RequestError when it refuses.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+        """`headers`: sent along with each request."""
         parts = urlsplit(url if "//" in url else f"//{url}")
         try:
             port = parts.port
@@ -83,6 +88,7 @@ class GatewayClient:
         self.url = f"http://{parts.netloc}"
         self._host = parts.hostname
         self._port = port or 80
+        self._headers = dict(headers or {})
 
     def state(self) -> Json:
         return self._call("GET", "/swarm/state")
@@ -125,7 +131,8 @@ class GatewayClient:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         data = None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, path, data, {"Content-Type": "application/json", **headers})
+            known = {"Content-Type": "application/json", **self._headers}
+            connection.request(method, path, data, {**known, **headers})
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()

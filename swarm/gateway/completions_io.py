@@ -269,7 +269,8 @@ def error_response(
     answer: ErrorAnswer, config: GatewayConfig, headers: Mapping[str, str], path: str = ""
 ) -> web.Response:
     """`path`: of the request; an error has the form that the clients of this path know."""
-    retry = {"Retry-After": str(config.retry_after_s)} if answer.retry else {}
+    after_s = config.retry_after_s if answer.retry_after_s is None else answer.retry_after_s
+    retry = {"Retry-After": str(after_s)} if answer.retry else {}
     return web.json_response(
         dialects.error_json(path, answer), status=answer.status, headers={**headers, **retry}
     )

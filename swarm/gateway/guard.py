@@ -11,7 +11,11 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from swarm.errors import ConfigError
+
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:/@\[\]]+))(?::\d{1,5})?")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@*?#\s,]+")
 
 
 def is_loopback(host: str) -> bool:
@@ -25,6 +29,28 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return address.is_loopback or (mapped is not None and bool(mapped.is_loopback))
+
+
+def needs_keys(auth: str, host: str) -> bool:
+    """Whether requests must bring a key: as `GatewayConfig.auth` has it, for this place.
+
+    Raises ConfigError for a word that `auth` does not know.
+    """
+    if auth not in {"auto", "on", "off"}:
+        raise ConfigError(f"config: gateway.auth is auto, on or off, not {auth!r}")
+    return auth == "on" or (auth == "auto" and not is_loopback(host))
+
+
+def allowed_origins(text: str) -> frozenset[str]:
+    """The origins, parted by commas, whose pages may ask. Raises ConfigError."""
+    found = [origin.strip().lower() for origin in text.split(",") if origin.strip()]
+    for origin in found:
+        if not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"an origin is given as https://HOST or http://HOST:PORT, not {origin!r}; pages"
+                " of every site at once cannot be let in"
+            )
+    return frozenset(found)
 
 
 def refusal(host: str | None, origin: str | None) -> str | None:

@@ -11,14 +11,17 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from swarm.config import GatewayConfig
-from swarm.errors import ConfigError, RequestError, SwarmError
-from swarm.gateway import guard
+from swarm.errors import ConfigError, SwarmError
+from swarm.gateway.access_io import Door
+from swarm.gateway.accounts_io import AccountPages
 from swarm.gateway.anthropic_io import AnthropicPages
 from swarm.gateway.api_io import OpenAiPages
+from swarm.gateway.callers import CountedNode
 from swarm.gateway.completions_io import Completions, error_response
 from swarm.gateway.events_io import EventPages
 from swarm.gateway.explain_io import ExplainPages
 from swarm.gateway.health_io import HealthPages
+from swarm.gateway.metrics import Meter
 from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
 from swarm.gateway.ollama_io import OllamaPages
@@ -66,8 +69,12 @@ class Gateway:
         self._config = config
         self._notes = notes
         self._naming = Naming(sources.seed)
+        self._door = Door(config, sources, notes, control_token)
+        meter = Meter(sources.clock, node.snapshot)
+        self._accounts = AccountPages(node, meter, self._door.ledger)
+        counted = CountedNode(node, self._door, meter.observe)
         helper = helper or TextProcess(config, self._helper_said)
-        self._completions = Completions(node, config, sources, notes, helper)
+        self._completions = Completions(counted, config, sources, notes, helper)
         created = int(sources.wall_clock())
         self._health = HealthPages(node, config, sources)
         self._node_pages = NodePages(node, config, notes, control_token, self.refuse_new)
@@ -81,8 +88,8 @@ class Gateway:
             self._node_pages,
             self._events,
             ExplainPages(node),
+            self._accounts,
         )
-        self._loopback_only = True
         self._runner = web.AppRunner(
             self._app(),
             handler_cancellation=True,
@@ -104,7 +111,7 @@ class Gateway:
         host = self._config.host if host is None else host
         first = self._config.port if port is None else port
         tries = self._config.port_tries if port is None else 1
-        self._loopback_only = guard.is_loopback(host)
+        await self._door.open(host)
         await self._runner.setup()
         for candidate in range(first, first + tries):
             try:
@@ -118,12 +125,18 @@ class Gateway:
                         " choose another with --gateway HOST:PORT"
                     ) from error
                 continue
+            self._accounts.start()
             return Address(host, int(self._runner.addresses[0][1]))
         await self._runner.cleanup()
         which = f"port {first} is" if tries == 1 else f"ports {first} to {first + tries - 1} are"
         raise ConfigError(
             f"{which} in use on {host}; free it or choose another with --gateway HOST:PORT"
         )
+
+    @property
+    def routes(self) -> tuple[web.AbstractRoute, ...]:
+        """All that is served here."""
+        return tuple(self._runner.app.router.routes())
 
     async def stop(self) -> None:
         """Cut off what runs, each with an error that its client sees, and close. Idempotent."""
@@ -134,13 +147,16 @@ class Gateway:
         await self._completions.close()
         await self._node_pages.close()
         await self._events.close()
+        await self._accounts.close()
+        await self._door.close()
 
     def _app(self) -> web.Application:
         app = web.Application(
             client_max_size=self._config.body_bytes_max,
-            middlewares=[self._naming.name, self._answer_errors, self._check_sender],
+            middlewares=[self._naming.name, self._answer_errors, self._door.admit],
         )
-        app.on_response_prepare.append(self._naming.tell)
+        for prepare in (self._naming.tell, self._door.allow_origin, self._accounts.count_answer):
+            app.on_response_prepare.append(prepare)
         for pages in self._pages:
             app.add_routes(pages.routes())
         return app
@@ -187,14 +203,6 @@ class Gateway:
         with suppress(ConnectionError):
             await stream.fail(answer)
         return stream.response
-
-    @web.middleware
-    async def _check_sender(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        judge = guard.refusal if self._loopback_only else guard.refusal_from_afar
-        why = judge(request.headers.get("Host"), request.headers.get("Origin"))
-        if why is not None:
-            raise RequestError(why, status=403, code="forbidden_origin")
-        return await handler(request)
 
     def _helper_said(self, line: str) -> None:
         self._notes(note("gateway.text_helper", Level.WARNING, line=line))

@@ -10,13 +10,10 @@ from aiohttp import web
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, SwarmError
-from swarm.gateway import guard
+from swarm.gateway.access_io import CONTROL_HEADER, is_of_this_machine
 from swarm.gateway.view import state_json
 from swarm.node_port import NodePort
 from swarm.notes import Level, NoteSink, note
-
-CONTROL_HEADER = "X-Swarm-Control"
-"""Carries the token of `<home>/gateway.json` for requests that change the node."""
 
 
 class NodePages:
@@ -58,11 +55,10 @@ class NodePages:
     async def _leave(self, request: web.Request) -> web.Response:
         """Start a planned departure. Only for programs of this machine that hold the token."""
         given = request.headers.get(CONTROL_HEADER, "").encode()
-        peer = request.transport.get_extra_info("peername") if request.transport else None
         if (
             self._control_token is None
             or not hmac.compare_digest(given, self._control_token.encode())
-            or not guard.is_loopback(str(peer[0]) if peer else "")
+            or not is_of_this_machine(request)
         ):
             raise RequestError("leaving needs the node's control token", status=403)
         if self._leaving is None:

@@ -49,6 +49,8 @@ class ErrorAnswer:
     code: str | None
     param: str | None = None
     retry: bool = False
+    retry_after_s: int | None = None
+    """When, where that is known better than by the config."""
 
     def json(self) -> Json:
         return {
@@ -80,8 +82,9 @@ def error_answer(error: SwarmError) -> ErrorAnswer:
         case RequestError():
             kind = "rate_limit_error" if error.status == 429 else "invalid_request_error"
             return ErrorAnswer(
-                error.status, text, kind, error.code, error.param, retry=error.status == 429
-            )
+                error.status, text, kind, error.code, error.param, retry=error.status == 429,
+                retry_after_s=error.retry_after_s,
+            )  # fmt: skip
         case NoRoute():
             return ErrorAnswer(503, _with_missing(error), "server_error", "no_route", retry=True)
         case RerouteLimitReached():

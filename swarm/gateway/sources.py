@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarm.access.keys_io import KeyStore
+from swarm.access.usage_io import UsageStore
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -16,3 +19,7 @@ class Sources:
     """Seconds since 1970, UTC."""
     seed: Callable[[], int]
     """A fresh non-negative number for a request that brings no seed."""
+    keys: KeyStore | None = None
+    """Keys of the API; None: there are none."""
+    usage: UsageStore | None = None
+    """Where usage is written down; None: nowhere."""

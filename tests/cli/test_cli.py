@@ -337,13 +337,15 @@ def test_join_with_all_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     line = (
         f"--model a --model b --layers 0:10 --memory 8GiB --device cuda:1 --dtype bfloat16"
         f" --threads 3 --gateway 127.0.0.1:0 --listen [::]:7000 --peer x:1 --peer y:2 --key k"
-        f" --home {tmp_path} --name anna --no-mdns --log-json"
+        f" --home {tmp_path} --name anna --no-mdns --log-json --no-auth"
+        " --allow-origin https://one.example --allow-origin app://two"
     )
     assert joined(monkeypatch, *line.split()) == JoinOptions(
         model=("a", "b"), layers=LayerRange(0, 10), memory_bytes=8 << 30, device="cuda:1",
         dtype="bfloat16", threads=3, gateway=Address("127.0.0.1", 0),
         listen=Address("::", 7000), peers=(Address("x", 1), Address("y", 2)), key="k",
-        open_swarm=False, home=tmp_path, name="anna", mdns=False, log_json=True,
+        open_swarm=False, home=tmp_path, name="anna", mdns=False, log_json=True, no_auth=True,
+        allow_origin=("https://one.example", "app://two"),
     )  # fmt: skip
     assert joined(monkeypatch, "--open").open_swarm
 

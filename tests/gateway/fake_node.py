@@ -7,9 +7,12 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import tiny_text
 
+from swarm.access.keys_io import KeyStore
+from swarm.access.usage_io import UsageStore
 from swarm.config import GatewayConfig
 from swarm.effects import (
     Failed,
@@ -62,6 +65,8 @@ TABLE = token_table.unpack(*TEXT.packed_table())
 END = TEXT.encode("<|end|>", special=False)[0]
 CLASS = NumericClass("cpu-f32")
 TOKEN = "control-token"
+WALL_S = 1_700_000_000.0
+"""The gateway's wall clock: 2023-11-14 22:13:20 UTC."""
 
 Step = SessionEvent | asyncio.Event
 """A script is a list of these: events to give out, and events to wait for before going on."""
@@ -180,6 +185,26 @@ class FakeGeneration:
         self.cancelled.set()
 
 
+class NoteHub:
+    """Every reader gets every note, also those from before it came."""
+
+    def __init__(self) -> None:
+        self._told: list[Note] = []
+        self._readers: list[asyncio.Queue[Note]] = []
+
+    def put_nowait(self, entry: Note) -> None:
+        self._told.append(entry)
+        for queue in self._readers:
+            queue.put_nowait(entry)
+
+    def reader(self) -> asyncio.Queue[Note]:
+        queue: asyncio.Queue[Note] = asyncio.Queue()
+        for entry in self._told:
+            queue.put_nowait(entry)
+        self._readers.append(queue)
+        return queue
+
+
 @dataclass
 class FakeNode:
     """`scripts` are used up one per request; an error among them is raised by `generate`."""
@@ -190,7 +215,7 @@ class FakeNode:
     orders: list[Order] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
     files_read: list[str] = field(default_factory=list)
-    notes: asyncio.Queue[Note] = field(default_factory=asyncio.Queue)
+    notes: NoteHub = field(default_factory=lambda: NoteHub())
     left: asyncio.Event = field(default_factory=asyncio.Event)
     file_error: SwarmError | None = None
 
@@ -224,8 +249,9 @@ class FakeNode:
         return self.files[name]
 
     async def subscribe(self, limit: int) -> AsyncIterator[Note]:
+        queue = self.notes.reader()
         while True:
-            yield await self.notes.get()
+            yield await queue.get()
 
     async def leave(self, grace_s: float) -> None:
         self.left.set()
@@ -312,11 +338,17 @@ async def serving(
     host: str = "127.0.0.1",
     *,
     real_helper: bool = False,
+    home: Path | None = None,
 ) -> AsyncIterator[Served]:
-    """A gateway on a free port. Time stands still but for a tick with every look at the clock."""
+    """A gateway on a free port. Time stands still but for a tick with every look at the clock.
+
+    `home`: where keys of the API and usage are kept; without, there are none.
+    """
     ticks = itertools.count()
     notes: list[Note] = []
-    sources = Sources(lambda: next(ticks) / 1000, lambda: 1_700_000_000.0, lambda: 4242)
+    sources = Sources(lambda: next(ticks) / 1000, lambda: WALL_S, lambda: 4242)
+    if home is not None:
+        sources = replace(sources, keys=KeyStore(home), usage=UsageStore(home))
     config = config or GatewayConfig()
     helper = None if real_helper else InlineHelper(config)
     gateway = Gateway(node, config, sources, notes.append, TOKEN, helper)

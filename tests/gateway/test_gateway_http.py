@@ -395,7 +395,7 @@ def test_web_pages_cannot_reach_a_loopback_gateway(headers: dict[str, str], path
 def test_a_gateway_for_the_network_answers_to_any_name() -> None:
     async def main() -> None:
         async with (
-            serving(FakeNode(), host="0.0.0.0") as served,
+            serving(FakeNode(), GatewayConfig(auth="off"), host="0.0.0.0") as served,
             aiohttp.ClientSession(served.url) as client,
         ):
             name = {"Host": "tower.lan:8000"}
@@ -529,7 +529,7 @@ def test_a_busy_default_port_moves_on_and_a_busy_chosen_one_stops() -> None:
 def test_an_impossible_address_is_a_plain_sentence(host: str) -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match="cannot listen on"):
-            async with serving(FakeNode(), host=host):
+            async with serving(FakeNode(), GatewayConfig(auth="off"), host):
                 pass
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ import psutil
 from swarm.commands.doctor.facts import Card, Compute, Folder, Machine, Port, RunningNode
 from swarm.discovery.interfaces import Interface, classify
 from swarm.errors import SwarmError
-from swarm.gateway.client_io import GatewayClient, running_node
+from swarm.gateway.client_io import running_node
 from swarm.notes import printable
 from swarm.terms import Address
 
@@ -150,8 +150,8 @@ def read_node(home: Path) -> tuple[RunningNode | None, Json]:
         return None, {}
     url = ""
     try:
-        url = running_node(home).url
-        state = GatewayClient(url).state()
+        node = running_node(home)
+        url, state = node.url, node.client().state()
         own = next(entry for entry in state["nodes"] if entry["self"])
         listening = tuple(read_address(text) for text in own["addresses"])
         return RunningNode(url, state["swarm"], printable(state["name"]), listening), state

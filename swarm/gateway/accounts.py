@@ -1,0 +1,42 @@
+"""Usage as JSON and as comma-separated values. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+from swarm.access.usage import UsageLine
+
+CSV_COLUMNS = (
+    "day", "key", "model", "requests", "prompt_tokens", "completion_tokens", "cached_tokens",
+)  # fmt: skip
+
+
+def line_json(line: UsageLine) -> dict[str, str | int]:
+    amount = line.amount
+    day: dict[str, str | int] = {"day": line.day} if line.day else {}
+    return day | {
+        "key": line.key,
+        "model": line.model,
+        "requests": amount.requests,
+        "prompt_tokens": amount.prompt_tokens,
+        "completion_tokens": amount.completion_tokens,
+        "cached_tokens": amount.cached_tokens,
+    }
+
+
+def usage_csv(lines: Iterable[UsageLine]) -> str:
+    """With a head line. A name that a spreadsheet would take for a formula gets a quote."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        row = line_json(line)
+        row["model"] = _inert(str(row["model"]))
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def _inert(text: str) -> str:
+    return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
