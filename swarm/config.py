@@ -203,6 +203,15 @@ class RoutingConfig:
     opened_max_s: float = 30.0
     """A hop frees a session that was opened and not resumed for this long. Above `cover_wait_s`:
     an origin that waits for lost layers keeps what it opened."""
+    standby: bool = True
+    """Idle nodes follow running answers, so that a loss costs no replay: where copies of layers
+    exist, rows are computed twice, the second time behind all other work."""
+    standby_after_s: float = 1.0
+    """A route that has run for so long gets standbys; short answers need none."""
+    standby_retry_s: float = 5.0
+    """A hop without one is looked at again after this time."""
+    hand_over_max_s: float = 10.0
+    """A node that leaves is used so long at most while its standby is warmed."""
     unknown_rtt_s: float = 0.005
     unknown_goodput_bytes_s: float = 12.5e6
     """Estimates for a pair of nodes that nobody has measured."""

@@ -30,6 +30,7 @@ from swarm.session_messages import Credit as Credit
 from swarm.session_messages import Gap as Gap
 from swarm.session_messages import HopFailed as HopFailed
 from swarm.session_messages import HopTimes as HopTimes
+from swarm.session_messages import MirrorTo as MirrorTo
 from swarm.session_messages import Open as Open
 from swarm.session_messages import Opened as Opened
 from swarm.session_messages import Progress as Progress
@@ -294,7 +295,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse, DialBack, DialedBack,
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
-    Step, FileRequest, FileChunk,
+    MirrorTo, Step, FileRequest, FileChunk,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,

@@ -25,6 +25,7 @@ from swarm.messages import (
     HopTimes,
     Lane,
     Message,
+    MirrorTo,
     Open,
     Opened,
     Progress,
@@ -323,7 +324,7 @@ class NodeCore:
         self._now = now
         strangers = self._picture.dialable_holders(model_id, self._reach, now)
         for node in strangers[:HOLDERS_DIALLED]:
-            self._reach.want(node, now)
+            self._reach.want(node, now, by_session=False)
         self._settle(now)
         return bool(strangers)
 
@@ -354,10 +355,8 @@ class NodeCore:
                 self._sentinel.penalties.worked(peer, message.steps_done, now)
             case Open():
                 self._relay.open(peer, message, self._standing, now)
-            case Resume():
-                self._relay.resume(peer, message)
-            case Release():
-                self._relay.release(peer, message)
+            case Resume() | MirrorTo() | Release():
+                self._relay.told(peer, message)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a node")
 
@@ -417,8 +416,9 @@ class NodeCore:
 
     def _keep_links(self) -> None:
         """Gossip closes links that it has too many of, but none that sessions use."""
-        peers = [*self._origins.in_use(), *self._relay.in_use(), *self._reach.wanted()]
-        in_use = frozenset(peers) - {self._me}
+        used = frozenset((*self._origins.in_use(), *self._relay.in_use()))
+        self._reach.still_needed(used)
+        in_use = (used | frozenset(self._reach.wanted())) - {self._me}
         if in_use != self._in_use:
             self._in_use = in_use
             self._gossip.in_use(in_use)

@@ -60,6 +60,9 @@ class Open(Message):
     depend on upstream of this hop."""
     length: int = 0
     """Of the sequence so far: a session that went on elsewhere needs room for all of it."""
+    standby: bool = False
+    """Follow the session: rows will come and nothing is to be sent, until a later `Open` makes this
+    hop one of the route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,21 @@ class HopTimes(Message):
     """Of prefill steps."""
     tokens: StepTimes
     """Of decode steps, those of a rebuild too."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTo(Message):
+    """Origin to hop: send the rows of this session from `position` on to a standby as well.
+
+    Behind everything else, in whole chunks and bundles, the newest row never. Ends with the epoch.
+    A hop that has no such rows any more says `HopFailed` of the standby.
+    """
+
+    NUMBER: ClassVar[int] = 41
+    session: SessionId
+    epoch: Epoch
+    to: NodeId
+    position: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,8 @@ class Run(Message):
     sample_from: int
     blocks: bytes = b""
     """[count] int32 little endian: appended to the session's table before these rows run."""
+    is_background: bool = False
+    """Runs when nothing else waits: nobody reads its result now."""
     payload: bytes | memoryview = b""
 
 

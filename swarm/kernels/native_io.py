@@ -139,7 +139,8 @@ def _key(compiler: str, flags: Sequence[str]) -> str:
             digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     macros = [compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull]
     digest.update(_run(macros, _PROBE_LIMIT_S))
-    digest.update("\0".join([*flags, *_link_flags(), torch.__version__]).encode())
+    options = [flag for flag in [*flags, *_link_flags()] if not flag.startswith(("-I", "-L"))]
+    digest.update("\0".join([*options, torch.__version__]).encode())
     return digest.hexdigest()
 
 

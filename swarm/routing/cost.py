@@ -69,6 +69,8 @@ class PlanRequest:
     classes: tuple[tuple[LayerRange, NumericClass], ...] = ()
     cached: tuple[tuple[NodeId, LayerRange, int], ...] = ()
     """Positions of the prompt that nodes are thought to have kept for these layers."""
+    followers: frozenset[NodeId] = frozenset()
+    """Of those who hold KV, whose last rows are missing."""
 
     def new_prompt_count(self, node: NodeId, layers: LayerRange) -> int:
         """Rows of the prompt that a node may have to run."""
@@ -101,9 +103,10 @@ def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool, load:
 
 def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> float:
     """Filling the hop's KV: prompt rows as prefill, generated rows one by one, as first made."""
-    if (candidate.node, layers) in request.held:
-        return 0.0
     speed = candidate.speed
+    if (candidate.node, layers) in request.held:
+        missing = DECODE_BUNDLE if candidate.node in request.followers else 0
+        return missing * len(layers) * speed.decode_s_per_layer
     rows = request.new_prompt_count(candidate.node, layers)
     prompt = rows * speed.prefill_s_per_token_layer
     generated = request.generated_count * speed.decode_s_per_layer

@@ -16,6 +16,7 @@ from swarm.messages import (
     SessionProgress,
     Step,
 )
+from swarm.routing.mirror import Mirror
 from swarm.routing.outbox import Feed, Outbox, Rows, needs_credit
 from swarm.routing.rooms import Room
 from swarm.routing.step_clock import StepClock
@@ -60,6 +61,8 @@ class HopSession:
     held_steps: list[Step] = field(default_factory=list)
     """Came before `Resume`: the feeder may have been told earlier."""
     unanswered: list[Unanswered] = field(default_factory=list)
+    mirror: Mirror | None = None
+    """Who else gets the rows of the present epoch."""
     used_at: float = 0.0
     unlinked: list[NodeId] = field(default_factory=list)
     """Neighbours whose link is waited for before `Opened` is sent."""
@@ -80,6 +83,29 @@ class HopSession:
     @property
     def key(self) -> SessionKey:
         return self.origin, self.session
+
+    @property
+    def stands_by(self) -> bool:
+        """Nobody reads from it now: rows come, and stay."""
+        return self.order.standby
+
+    @property
+    def neighbours(self) -> tuple[NodeId, ...]:
+        """Without whom the session cannot go on here. A standby needs nobody."""
+        return () if self.stands_by else (self.order.previous, self.order.next)
+
+    @property
+    def needs(self) -> tuple[NodeId, ...]:
+        """To whom there must be a link before it is ready. No node twice."""
+        sides = (self.order.previous,) if self.stands_by else (self.order.next, self.order.previous)
+        return tuple(dict.fromkeys(sides))
+
+    @property
+    def mirrored_to(self) -> tuple[NodeId, ...]:
+        return (self.mirror.to,) if self.mirror else ()
+
+    def is_mirrored_to(self, peer: NodeId) -> bool:
+        return peer in self.mirrored_to
 
     @property
     def outbox_start(self) -> int:
@@ -123,6 +149,7 @@ class HopSession:
             row_type=rows.row_type,
             sample_from=max(self.send_from, self.order.prompt_count - 1),
             blocks=blocks,
+            is_background=self.stands_by,
             payload=rows.payload,
         )
 
@@ -158,6 +185,7 @@ class HopSession:
         self.order, self.shard, self.opened_at = order, shard, now
         self.room.follow(order)
         self.phase = HopPhase.OPENED
+        self.mirror = None
         self.unlinked.clear()
         self.held_steps.clear()
         self.unanswered.clear()
@@ -229,7 +257,7 @@ def peers_of(sessions: Sequence[HopSession], me: NodeId) -> dict[NodeId, list[Se
     """Who must hear of life from here, and how far their common sessions are."""
     result: dict[NodeId, list[SessionProgress]] = {}
     for s in sessions:
-        for peer in dict.fromkeys((s.origin, s.order.previous, s.order.next)):
+        for peer in dict.fromkeys((s.origin, *s.neighbours)):
             if peer != me:
                 result.setdefault(peer, []).append(s.progress(peer))
     return result

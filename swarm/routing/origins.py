@@ -23,6 +23,7 @@ from swarm.messages import (
     Token,
 )
 from swarm.routing.avoidance import BadWires
+from swarm.routing.followed import FromHop
 from swarm.routing.planner import Planner
 from swarm.routing.prefix import PrefixMemory
 from swarm.routing.session import OriginSession
@@ -35,8 +36,6 @@ LAST_EPOCH = Epoch(1 << 62)
 
 ENDED_KEPT = 16
 """Sessions shown after their end; a few kilobytes each."""
-
-FromHop = Opened | Refused | Token | Credit | Gap | HopFailed | HopTimes
 
 
 class Origins:
@@ -124,6 +123,9 @@ class Origins:
         if s is None:
             return
         before = (s.epoch, s.phase)
+        if s.standby_says(peer, message, now):
+            self._settle(s, now)
+            return
         match message:
             case Opened():
                 s.opened(peer, message, now)
@@ -155,6 +157,7 @@ class Origins:
             s = self._sessions.get(entry.session)
             if s is not None:
                 s.hop_says(peer, entry, now)
+                self._effects += s.take_effects()
             if entry.is_yours and (s is None or not s.uses(peer)):
                 self._effects.append(Send(peer, Release(entry.session, LAST_EPOCH)))
 

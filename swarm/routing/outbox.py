@@ -48,6 +48,14 @@ class Rows:
         rest = memoryview(self.payload)[skipped * row_bytes :]
         return Rows(position, self.count - skipped, self.kind, self.row_type, rest)
 
+    def before(self, position: int) -> Rows | None:
+        """The part before `position`; None where there is none."""
+        count = min(self.count, position - self.position)
+        if count <= 0:
+            return None
+        part = memoryview(self.payload)[: count * (len(self.payload) // self.count)]
+        return Rows(self.position, count, self.kind, self.row_type, part)
+
 
 def prompt_rows(ids: Sequence[int], chunk: int) -> list[Rows]:
     """Token ids cut at fixed boundaries."""

@@ -23,6 +23,7 @@ from swarm.routing.cost import (
     wire_cost_s,
 )
 from swarm.routing.outbox import prefill_chunk
+from swarm.routing.standby import choose
 from swarm.terms import Hop, LayerRange, NodeId, Route
 
 TOKEN_BYTES = 64
@@ -54,6 +55,9 @@ class Planner(Protocol):
 
     def why_not(self, request: PlanRequest) -> SwarmError: ...
 
+    def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
+        """Who may stand by for the hop at `index`."""
+
 
 class ViewSource(Protocol):
     def __call__(self, *, desperate: bool = False) -> SwarmView:
@@ -78,6 +82,9 @@ class ViewPlanner:
 
     def why_not(self, request: PlanRequest) -> SwarmError:
         return why_not(self._view(), request, self._config)
+
+    def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
+        return choose(self._view(), request, route, index, self._config)
 
 
 @dataclass(frozen=True, slots=True)

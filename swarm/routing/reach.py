@@ -36,6 +36,8 @@ class _Want:
     until: float
     held: list[Message] = field(default_factory=list)
     """To be sent as soon as the link is up."""
+    is_sessions: bool = True
+    """Nobody but sessions wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +97,25 @@ class Reach:
 
     # ------------------------------------------------------------ facts
 
-    def want(self, peer: NodeId, now: float) -> None:
-        """A session needs a link to `peer`."""
+    def want(self, peer: NodeId, now: float, *, by_session: bool = True) -> None:
+        """A session, or somebody else, needs a link to `peer`."""
         if peer in self._linked:
             return
         until = now + self._config.dial_wait_s
         want = self._wants.get(peer)
         if want is None:
-            self._wants[peer] = _Want(until)
+            self._wants[peer] = want = _Want(until)
             self._to_dial.append(peer)
             self.changed = True
         else:
             want.until = max(want.until, until)
+        want.is_sessions = want.is_sessions and by_session
+
+    def still_needed(self, peers: Container[NodeId]) -> None:
+        """Sessions need links to these alone: the others are waited for no more."""
+        for peer, want in list(self._wants.items()):
+            if want.is_sessions and not want.held and peer not in peers:
+                del self._wants[peer]
 
     def send(self, peer: NodeId, message: Message, now: float) -> None:
         """A message to a peer without a link: openings wait for one, others are moot without."""

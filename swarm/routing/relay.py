@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from swarm.config import RoutingConfig
-from swarm.effects import Effect, Send, Tell, ToWorker
+from swarm.effects import Effect, Tell, ToWorker
 from swarm.errors import KvExhausted, RemoteProtocolError
 from swarm.messages import (
     Credit,
@@ -22,7 +22,7 @@ from swarm.messages import (
     FailureCode,
     Gap,
     HopFailed,
-    Message,
+    MirrorTo,
     Open,
     Ran,
     RefusalCode,
@@ -38,6 +38,7 @@ from swarm.routing.hop_session import HopPhase, HopSession
 from swarm.routing.outbox import Feed, Rows, needs_credit, step_of
 from swarm.routing.reach import Standing
 from swarm.routing.refusals import full, is_same_shard, no_link, old_epoch, refused, unplaceable
+from swarm.routing.relay_mirrors import RelayMirrors
 from swarm.routing.relay_rules import (
     check_open,
     check_release,
@@ -48,12 +49,11 @@ from swarm.routing.relay_rules import (
     step_problem,
     unanswered_max,
 )
-from swarm.routing.relay_views import RelayViews
-from swarm.routing.rooms import Pools, Room, youngest
+from swarm.routing.rooms import Pools, Room, a_standby, first_to_go
 from swarm.terms import ModelId, NodeId, SampledToken, SessionId, ShardInfo, short
 
 
-class Relay(RelayViews):
+class Relay(RelayMirrors):
     """All sessions that run through this node's shards."""
 
     def __init__(
@@ -67,7 +67,6 @@ class Relay(RelayViews):
         self._by_worker_id: dict[SessionId, HopSession] = {}
         self._begun = 0
         self._leaving = False
-        self._effects: list[Effect] = []
         self._wishes: list[NodeId] = []
         self.changed = False
         """Set when other peers than before may be in use; whoever looks at it clears it."""
@@ -145,6 +144,16 @@ class Relay(RelayViews):
         if s is not None:
             self._answer(s, standing, now)
 
+    def told(self, peer: NodeId, message: Resume | MirrorTo | Release) -> None:
+        """What an origin orders of a session that is open."""
+        match message:
+            case Resume():
+                self.resume(peer, message)
+            case MirrorTo():
+                self.mirror_to(peer, message)
+            case Release():
+                self.release(peer, message)
+
     def resume(self, peer: NodeId, message: Resume) -> None:
         s = self._sessions.get((peer, message.session))
         if s is None or message.epoch > s.epoch:
@@ -217,12 +226,16 @@ class Relay(RelayViews):
         if s is not None and message.epoch == s.epoch and peer == s.order.next:
             s.feed.acknowledged(message.kv_length)
             self._pump_link(peer)
+        elif s is not None and message.epoch == s.epoch:
+            self._mirror_acknowledged(s, peer, message.kv_length)
 
     def gap(self, peer: NodeId, message: Gap) -> None:
         """The next hop does not hold what we send to it: the origin must sort that out."""
         s = self._sessions.get((message.origin or self._me, message.session))
         if s is not None and message.epoch == s.epoch and peer == s.order.next:
             self._fail(s, peer, FailureCode.UNREACHABLE, "the next hop lost the session")
+        elif s is not None and message.epoch == s.epoch and s.is_mirrored_to(peer):
+            self._end_mirror(s, "it lost the session")
 
     def neighbour_failed(self, peer: NodeId, code: FailureCode, detail: str) -> None:
         """The link to a peer broke, went silent, or membership buried it.
@@ -234,8 +247,10 @@ class Relay(RelayViews):
             if s.origin == peer:
                 if code in (FailureCode.LINK_DOWN, FailureCode.UNREACHABLE):
                     self._drop(s)
-            elif peer in (s.order.previous, s.order.next):
+            elif peer in s.neighbours:
                 self._fail(s, peer, code, detail)
+            elif s.is_mirrored_to(peer):
+                s.mirror = None
 
     # ------------------------------------------------------------ from the worker
 
@@ -254,6 +269,7 @@ class Relay(RelayViews):
             rows = Rows(result.position, result.count, result.kind, result.row_type, result.payload)
             s.outbox.append(rows)
             self._pump(s)
+            self._pump_mirror(s)
             self._keep_outboxes_small()
         if s.answer():
             self._credit(s)
@@ -320,9 +336,8 @@ class Relay(RelayViews):
         return True
 
     def _answer(self, s: HopSession, standing: Callable[[NodeId], Standing], now: float) -> None:
-        """`Opened`, as soon as both neighbours are linked."""
-        sides = dict.fromkeys((s.order.next, s.order.previous))
-        unlinked = [peer for peer in sides if standing(peer) is not Standing.LINKED]
+        """`Opened`, as soon as whom it needs is linked."""
+        unlinked = [peer for peer in s.needs if standing(peer) is not Standing.LINKED]
         if not unlinked:
             self._send(s.origin, s.opened())
             return
@@ -351,12 +366,17 @@ class Relay(RelayViews):
 
     def _reserve(self, s: HopSession, order: Open) -> bool:
         """False: there is no room, the origin was told, and nothing has changed."""
-        try:
-            s.room.reserve(order)
-        except KvExhausted as error:
-            self._send(s.origin, refused(order, RefusalCode.KV_EXHAUSTED, str(error)))
-            return False
-        return True
+        while True:
+            try:
+                s.room.reserve(order)
+            except KvExhausted as error:
+                spare = None if order.standby else a_standby(self._sessions.values(), s.room.blocks)
+                if spare is None:
+                    self._send(s.origin, refused(order, RefusalCode.KV_EXHAUSTED, str(error)))
+                    return False
+                self._preempt(spare, str(error))
+            else:
+                return True
 
     # ------------------------------------------------------------ rows in
 
@@ -386,7 +406,7 @@ class Relay(RelayViews):
             try:
                 return s.room.grow(stop)
             except KvExhausted as error:
-                last = youngest(self._sessions.values(), s.room.blocks)
+                last = first_to_go(self._sessions.values(), s.room.blocks)
                 self._preempt(last, str(error))
                 if last is s:
                     return None
@@ -467,9 +487,6 @@ class Relay(RelayViews):
         self.changed = True
         s.room.leave()
         self._effects.append(ToWorker(End(s.worker_id)))
-
-    def _send(self, peer: NodeId, message: Message) -> None:
-        self._effects.append(Send(peer, message))
 
     def _tell(self, event: str, s: HopSession, **fields: str | int) -> None:
         told = note(event, Level.INFO, session=short(s.session), **fields)

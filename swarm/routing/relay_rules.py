@@ -97,6 +97,7 @@ def is_same_work(known: Open, order: Open) -> bool:
         hop_count=order.hop_count,
         prefix=order.prefix,
         length=order.length,
+        standby=order.standby,
     )
     return moved == order
 

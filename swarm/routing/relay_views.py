@@ -30,7 +30,7 @@ class RelayViews:
             (s.session, peer)
             for s in self._sessions.values()
             if s.phase is HopPhase.RUNNING
-            for peer in dict.fromkeys((s.order.previous, s.order.next))
+            for peer in dict.fromkeys(s.neighbours)
             if peer not in (self._me, s.origin)
         )
 
@@ -43,7 +43,7 @@ class RelayViews:
         return [
             peer
             for s in self._sessions.values()
-            for peer in (s.origin, s.order.previous, s.order.next)
+            for peer in (s.origin, s.order.previous, s.order.next, *s.mirrored_to)
         ]
 
     def origins(self) -> list[NodeId]:

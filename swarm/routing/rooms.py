@@ -163,10 +163,22 @@ class Aged(Protocol):
     @property
     def room(self) -> Room: ...
 
+    @property
+    def stands_by(self) -> bool: ...
+
 
 S = TypeVar("S", bound=Aged)
 
 
-def youngest(sessions: Iterable[S], blocks: Blocks) -> S:
-    """Of those on one pool, who came last: it has the least to lose, and the oldest goes on."""
-    return max((s for s in sessions if s.room.blocks is blocks), key=lambda s: s.worker_id)
+def first_to_go(sessions: Iterable[S], blocks: Blocks) -> S:
+    """Of those on one pool: whoever only stands by, else who came last. It has the least to lose,
+    and the oldest goes on."""
+    return max(
+        (s for s in sessions if s.room.blocks is blocks), key=lambda s: (s.stands_by, s.worker_id)
+    )
+
+
+def a_standby(sessions: Iterable[S], blocks: Blocks) -> S | None:
+    """The youngest session on a pool that only stands by."""
+    idle = [s for s in sessions if s.stands_by and s.room.blocks is blocks]
+    return max(idle, key=lambda s: s.worker_id, default=None)

@@ -24,6 +24,8 @@ class RouteSeeker:
         """Who may have kept how much of the prompt."""
         self.held: dict[NodeId, LayerRange] = {}
         """Nodes that hold KV of the session for exactly these layers."""
+        self.followers: dict[NodeId, LayerRange] = {}
+        """Standbys that hold nearly all of it."""
         self.exact = True
         """False once layers were computed by another numeric class than at first."""
 
@@ -45,6 +47,10 @@ class RouteSeeker:
         request = self._request(generated_count, now)
         return self._planner.plan(replace(request, avoid=request.avoid | {node}))
 
+    def standby(self, route: Route, index: int, generated_count: int, now: float) -> NodeId | None:
+        """Who may stand by for a hop of the route."""
+        return self._planner.standby(self._request(generated_count, now), route, index)
+
     def why_not(self, generated_count: int, now: float) -> SwarmError:
         return self._planner.why_not(replace(self._request(generated_count, now), classes=()))
 
@@ -64,6 +70,7 @@ class RouteSeeker:
     def failed(self, node: NodeId, now: float) -> None:
         self.avoidance.node(node, now)
         self.held.pop(node, None)
+        self.followers.pop(node, None)
 
     def _request(self, generated_count: int, now: float) -> PlanRequest:
         return PlanRequest(
@@ -74,7 +81,8 @@ class RouteSeeker:
             remaining_count=self._order.max_tokens - generated_count,
             avoid=self.avoidance.nodes_at(now),
             bad_wires=self.avoidance.wires_at(now),
-            held=tuple(self.held.items()),
+            held=(*self.held.items(), *self.followers.items()),
+            followers=frozenset(self.followers),
             classes=self._classes,
             cached=self.cached,
         )

@@ -42,9 +42,9 @@ from swarm.messages import (
 )
 from swarm.notes import Level
 from swarm.routing.avoidance import Avoidance, capacity_error
-from swarm.routing.opening import RESERVE_S, Reserve, SoFar, open_orders
+from swarm.routing.followed import FollowedSession
+from swarm.routing.opening import open_orders
 from swarm.routing.outbox import (
-    Outbox,
     decode_row,
     prompt_in_chunks,
     step_of,
@@ -52,15 +52,14 @@ from swarm.routing.outbox import (
 from swarm.routing.patience import Patience
 from swarm.routing.phases import Phase
 from swarm.routing.planner import Planner
-from swarm.routing.prefix import PrefixChain, PrefixMemory, salted, salts_of
+from swarm.routing.prefix import PrefixMemory, salted, salts_of
 from swarm.routing.recovery import Holding, starts
-from swarm.routing.seeking import RouteSeeker, cause_of, is_possible, may_accuse
-from swarm.routing.session_watch import WatchedSession
+from swarm.routing.seeking import cause_of, is_possible, may_accuse
 from swarm.routing.watch import SlowHop
 from swarm.terms import Epoch, ModelSpec, NodeId, Order, Route, SessionId, short
 
 
-class OriginSession(WatchedSession):
+class OriginSession(FollowedSession):
     """One sequence being generated, seen from the node whose gateway took the request."""
 
     def __init__(
@@ -72,19 +71,12 @@ class OriginSession(WatchedSession):
         config: RoutingConfig,
         planner: Planner,
     ) -> None:
-        super().__init__(session, order, me, config)
-        self.model = model
-        self._config = config
-        self._seeker = RouteSeeker(order, model, me, planner)
-        self._outbox = Outbox()
+        super().__init__(session, order, model, me, config, planner)
         self._opened: dict[NodeId, Opened] = {}
-        self._reserve: Reserve | None = None
-        self._suspected: set[NodeId] = set()
         self._gaps: set[NodeId] = set()
         self._refusal: SwarmError | None = None
         """Why the last route could not be opened, where that is what a client should hear."""
         self._patience = Patience(config)
-        self._prefix = PrefixChain(order.model_id, self._ids)
         self._cached_tokens: int | None = None
         """Of the first start."""
         if not order.prompt_ids or order.max_tokens < 1:
@@ -118,7 +110,7 @@ class OriginSession(WatchedSession):
 
     def nodes(self) -> tuple[NodeId, ...]:
         """All that hold, or are asked to hold, room for this session."""
-        routed = self.route.nodes if self.route else ()
+        routed = (*(self.route.nodes if self.route else ()), *self._standbys.nodes)
         return (*routed, *self._reserve.nodes) if self._reserve else routed
 
     def uses(self, node: NodeId) -> bool:
@@ -248,6 +240,7 @@ class OriginSession(WatchedSession):
 
     def node_failed(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         """A verdict on a node of the route, whoever reached it. Others are ignored."""
+        self.standby_gone(node, now)
         if self.phase not in (Phase.OPENING, Phase.RUNNING):
             return
         if self.route is None or self.route.index_of(node) is None:
@@ -255,6 +248,16 @@ class OriginSession(WatchedSession):
         if code is FailureCode.LEAVING and self._route_without(node, now) is None:
             self._tell("session.stays", Level.INFO, node=short(node), detail="no other route")
             return
+        if code is FailureCode.LEAVING and self._hands_over(node, now):
+            self._set_deadline()
+            return
+        self._lose_hop(node, code, detail, now)
+
+    def _let_go(self, node: NodeId, now: float) -> None:
+        self._leaver = None
+        self._lose_hop(node, FailureCode.LEAVING, "the node is leaving", now)
+
+    def _lose_hop(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
         self._seeker.failed(node, now)
         self._tell("session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
                    detail=detail, position=len(self._ids))  # fmt: skip
@@ -280,25 +283,6 @@ class OriginSession(WatchedSession):
                 self._seeker.avoidance.wire(a, b, FailureCode.LINK_DOWN, now)
             self._reroute(f"nothing comes through at node {short(slow.node)}", now)
 
-    def suspect(self, node: NodeId, now: float) -> None:
-        """A soft alarm: have the next best route ready in case it becomes a verdict."""
-        route = self.route if self.phase is Phase.RUNNING and self._reserve is None else None
-        if route is None or route.index_of(node) is None or node in self._suspected:
-            return
-        self._suspected.add(node)
-        route = self._route_without(node, now)
-        if route is None:
-            return
-        epoch = Epoch(self.epoch + 1)
-        orders = open_orders(
-            self.session, epoch, self.order, route, self._me, self._so_far(route)
-        )  # fmt: skip
-        fresh = [(peer, order) for peer, order in orders if peer not in self._seeker.held]
-        self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
-        self.deadline = self._reserve.until
-        for peer, order in fresh:
-            self._send(peer, order)
-
     def cancel(self) -> None:
         """The client is gone: free every hop."""
         if not self.is_done:
@@ -313,14 +297,18 @@ class OriginSession(WatchedSession):
         elif self.phase is Phase.WAITING:
             self._plan(now)
         elif self.phase is Phase.RUNNING:
-            self.deadline = None
-            self._drop_reserve(set())
-            self._suspected.clear()
+            self._tend_reserve(now)
+            self._tend_standbys(now)
+            if self.phase is Phase.RUNNING:
+                self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        """Of a session that runs."""
+        moments = [self._look_at, self._leaver[1] if self._leaver else None]
+        moments.append(self._reserve.until if self._reserve else None)
+        self.deadline = min((at for at in moments if at is not None), default=None)
 
     # ------------------------------------------------------------ routes
-
-    def _route_without(self, node: NodeId, now: float) -> Route | None:
-        return self._seeker.find_without(node, self.generated_count, now)
 
     def _try_elsewhere(self, refusal: SwarmError | None, detail: str, now: float) -> None:
         """A route could not be opened."""
@@ -393,15 +381,11 @@ class OriginSession(WatchedSession):
         dial_wait_s = self._config.dial_wait_s if route.dials else 0.0
         self.deadline = now + dial_wait_s + self._config.open_timeout_s
         self._drop_reserve(kept)
+        self._take_over(route)
         so_far = self._so_far(route)
         orders = open_orders(self.session, self.epoch, self.order, route, self._me, so_far)
         for node, message in orders:
             self._send(node, message)
-
-    def _so_far(self, route: Route) -> SoFar:
-        """Blocks may be shared only where all rows are of the classes that the hashes name."""
-        chain = self._prefix.whole() if self._seeker.keeps_rows(route) else b""
-        return SoFar(len(self._ids), chain)
 
     def _resume(self, now: float) -> None:
         """All hops are open: tell each where to start, then feed."""
@@ -414,8 +398,9 @@ class OriginSession(WatchedSession):
         for node, start in zip(self.route.nodes, hop_starts, strict=True):
             self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
         self._enter(Phase.RUNNING)
-        self.deadline = None
         self._seeker.running_on(self.route)
+        self._follow_on(now)
+        self._set_deadline()
         self._refusal = None
         self._patience.resumed()
         if self._cached_tokens is None:
@@ -460,6 +445,7 @@ class OriginSession(WatchedSession):
         first = self.route.hops[0].node
         while rows := self._feed.take(self._outbox, self._config.link_inflight_bytes_max):
             self._send(first, step_of(self.session, self.epoch, rows))
+        self._pump_mirror()
 
     # ------------------------------------------------------------ endings
 
@@ -476,15 +462,10 @@ class OriginSession(WatchedSession):
         self._reply(Failed(error, self.stats()))
         self._tell("session.failed", Level.WARNING, detail=str(error), tokens=self.generated_count)
 
-    def _drop_reserve(self, kept: set[NodeId]) -> None:
-        reserve, self._reserve = self._reserve, None
-        for node in reserve.nodes if reserve else ():
-            if reserve and node not in kept:
-                self._send(node, Release(self.session, reserve.epoch))
-
     def _release_all(self, *, is_kept: bool = False) -> None:
         """`is_kept`: hops may keep what they computed, for a next turn."""
         self._drop_reserve(set())
+        self._dismiss_standbys()
         if self.route is None:
             return
         chain = self.chain if is_kept else b""

@@ -5,6 +5,8 @@ one prompt. Where both wait they alternate: no prompt, however long, delays a to
 piece, and no number of tokens starves a prompt. A long run of decode rows (a rebuild) fills the
 room that single rows leave.
 
+What runs in the background (rows for a standby's KV) goes only when nothing else waits.
+
 On a route of several hops a batch takes no more than the sessions' share of this hop, so that the
 other hops have the rest to work on meanwhile.
 """
@@ -114,7 +116,9 @@ class Scheduler:
             raise CapacityError(f"{waiting} steps of the session wait already")
         self._queues.setdefault(run.session, deque()).append(_Waiting(run))
         self._count += 1
-        if run.kind is StepKind.DECODE:
+        if run.is_background:
+            self._shares.pop(run.session, None)
+        elif run.kind is StepKind.DECODE:
             self._shares[run.session] = 1.0 / self._hops.get(run.session, 1)
 
     def drop(self, session: SessionId) -> int:
@@ -131,14 +135,20 @@ class Scheduler:
 
         beside  positions of a prompt's piece at most, while sessions decode
         """
-        decoding = [key for key, queue in self._queues.items() if queue[0].is_decode]
-        prompt = next((key for key, queue in self._queues.items() if not queue[0].is_decode), None)
+        keys = self._in_front()
+        decoding = [key for key in keys if self._queues[key][0].is_decode]
+        prompt = next((key for key in keys if not self._queues[key][0].is_decode), None)
         if prompt is not None and (not decoding or self._overtakes >= self._limits.turns):
             self._overtakes = 0
             limit = beside if self._shares else None
             return (self._take(prompt, self._piece(prompt, limit)),)
         self._overtakes = self._overtakes + 1 if prompt is not None else 0
         return self._decode(decoding)
+
+    def _in_front(self) -> list[SessionId]:
+        """Sessions whose next rows somebody waits for; all where nobody does."""
+        front = [key for key, queue in self._queues.items() if not queue[0].run.is_background]
+        return front or list(self._queues)
 
     def _decode(self, keys: Iterable[SessionId]) -> tuple[Slice, ...]:
         """One row of each session that has one, then rows of rebuilds where there is room."""

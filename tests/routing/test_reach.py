@@ -95,3 +95,19 @@ def test_who_is_linked_is_neither_dialled_nor_missed() -> None:
     assert it.take_dials() == []
     assert it.wanted() == ()
     assert it.standing(A, LIFE, 0.0) is Standing.LINKED
+
+
+def test_nobody_is_waited_for_when_no_session_needs_the_link_any_more() -> None:
+    it = reach()
+    it.want(A, 0.0)
+    it.send(B, FIRST, 0.0)
+    it.still_needed({A})
+    assert it.wanted() == (A, B)
+    it.still_needed(set())
+    assert it.wanted() == (B,), "an opening waits for that link"
+    it.send(B, Release(FIRST.session, FIRST.epoch), 0.1)
+    it.still_needed(set())
+    assert it.wanted() == () and it.next_deadline() is None
+    it.want(A, 0.2, by_session=False)
+    it.still_needed(set())
+    assert it.wanted() == (A,)

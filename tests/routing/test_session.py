@@ -69,6 +69,8 @@ class Plans:
     def __init__(self, *routes: Route) -> None:
         self.routes = list(routes)
         self.requests: list[PlanRequest] = []
+        self.idle: dict[int, tuple[NodeId, ...]] = {}
+        """Who may stand by, per hop."""
 
     def plan(self, request: PlanRequest) -> Route | None:
         self.requests.append(request)
@@ -81,6 +83,10 @@ class Plans:
 
     def why_not(self, request: PlanRequest) -> SwarmError:
         return NoRoute(MODEL.model_id, (LayerRange(1, 2),), "no reachable node serves 1:2")
+
+    def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
+        taken = {*route.nodes, *request.avoid, *(node for node, _ in request.held)}
+        return next((node for node in self.idle.get(index, ()) if node not in taken), None)
 
 
 class Bench:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from engine_chain import ids_run
 from hypothesis import given
@@ -45,6 +47,25 @@ def filled(*runs: Run, limits: StepLimits = LIMITS) -> Scheduler:
     for run in runs:
         scheduler.add(run)
     return scheduler
+
+
+def behind(run: Run) -> Run:
+    return replace(run, is_background=True)
+
+
+def test_what_nobody_waits_for_runs_when_nothing_else_does() -> None:
+    scheduler = filled(
+        behind(chunk("s")), behind(decode("t", 30, 12)), decode("a", 9), chunk("b"), decode("c", 7)
+    )
+    assert step(scheduler) == [("a", 9, 1), ("c", 7, 1)]
+    assert step(scheduler) == [("b", 0, 8)]
+    assert step(scheduler) == [("t", 30, 12)]
+    assert step(scheduler) == [("s", 0, 8)]
+
+
+def test_who_follows_in_the_background_takes_no_share_of_a_batch() -> None:
+    scheduler = filled(*(behind(decode(name, 3)) for name in "stuv"), decode("a", 9))
+    assert scheduler.batch_rows == 1
 
 
 def test_one_row_of_every_session_that_has_one() -> None:
