@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from swarm.effects import (
@@ -31,6 +31,7 @@ from swarm.effects import (
 )
 from swarm.errors import ConfigError
 from swarm.link.link_io import SELF_DIALLED, Links, Peer
+from swarm.link.traffic import KINDS, TrafficCounts
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
@@ -38,7 +39,7 @@ from swarm.notes import Level, Note, NoteSink, note
 from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
-from swarm.snapshot import ModelView, RouteCost, Snapshot
+from swarm.snapshot import ModelView, RouteCost, Snapshot, Vitals
 from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
 
 LAG_WORTH_TELLING_S = 0.005
@@ -141,6 +142,7 @@ class NodeIo:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._stats_at = parts.clock()
+        self._stalls, self._stall_s = 0, 0.0
         self._worker_task: asyncio.Task[None] | None = None
         self._worker_queue: list[Message] | None = None
         self._worker_up = False
@@ -286,7 +288,16 @@ class NodeIo:
         return self._core.models(self._parts.clock())
 
     def snapshot(self) -> Snapshot:
-        return self._core.snapshot(self._parts.clock())
+        return replace(self._core.snapshot(self._parts.clock()), vitals=self._vitals())
+
+    def _vitals(self) -> Vitals:
+        traffic = TrafficCounts() if self._links is None else self._links.traffic()
+        return Vitals(
+            self._stalls,
+            self._stall_s,
+            tuple(zip(KINDS, traffic.received, strict=True)),
+            tuple(zip(KINDS, traffic.sent, strict=True)),
+        )
 
     def explain(
         self, model_id: ModelId, prompt_count: int, max_tokens: int, count: int
@@ -451,6 +462,8 @@ class NodeIo:
         late_s = now - self._due
         if self._timer is not None and late_s > LAG_WORTH_TELLING_S:
             self._due = now
+            self._stalls += 1
+            self._stall_s += late_s
             self._core.loop_lag(late_s, now)
         return now
 

@@ -137,6 +137,19 @@ class HopView:
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """How the node's process fares, counted since it started."""
+
+    loop_stalls: int = 0
+    """Times that its event loop was late by more than a few milliseconds ..."""
+    loop_stall_s: float = 0.0
+    """... and by how much in all."""
+    received_bytes: tuple[tuple[str, int], ...] = ()
+    """From links, sealed, by what they are for."""
+    sent_bytes: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     node: NodeId
     name: str
@@ -156,6 +169,7 @@ class Snapshot:
     kv_capacity_bytes: int
     foreign_swarms: tuple[str, ...]
     """Tags of swarms heard on the LAN that this node has no key for."""
+    vitals: Vitals = Vitals()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from swarm.effects import Failed, Finished, Generated, SessionEvent, Stalled, Started
 from swarm.messages import FailureCode
 from swarm.notes import Note
-from swarm.snapshot import ModelView, Snapshot
+from swarm.snapshot import LegView, ModelView, Snapshot, Vitals
 from swarm.terms import MemberState, ModelId, ShardState
 
 Samples = Sequence[tuple[tuple[str, ...], float]]
@@ -76,6 +76,15 @@ FAMILIES = {
         Family("swarm_sessions_waiting", "gauge", "Own sessions that seek one.", _MODEL),
         Family("swarm_hop_sessions", "gauge", "Sessions of all origins that run here."),
         Family("swarm_queue_seconds", "gauge", "Predicted wait before a step here.", _MODEL),
+        Family(
+            "swarm_step_seconds",
+            "gauge",
+            "One token's step on one hop, mean of sessions that run or ended lately.",
+            ("model", "part"),
+        ),
+        Family("swarm_wire_bytes", "counter", "Bytes on links.", ("direction", "kind")),
+        Family("swarm_loop_stalls", "counter", "Times that the node's loop was late."),
+        Family("swarm_loop_stall_seconds", "counter", "How late it was in all."),
         Family("swarm_kv_used_bytes", "gauge", "KV memory in use here."),
         Family("swarm_kv_capacity_bytes", "gauge", "KV memory here."),
     )
@@ -229,22 +238,36 @@ class StateCollector(Collector):
         yield from self._members(snapshot)
         yield from self._cover(snapshot)
         yield from self._work(snapshot)
+        yield _samples("swarm_step_seconds", step_times(snapshot, self._models))
+        yield from self._vitals(snapshot.vitals)
+
+    def _vitals(self, vitals: Vitals) -> Iterator[Metric]:
+        yield _samples(
+            "swarm_wire_bytes",
+            [
+                ((direction, kind), count)
+                for direction, counts in (("in", vitals.received_bytes), ("out", vitals.sent_bytes))
+                for kind, count in counts
+            ],
+        )
+        yield _samples("swarm_loop_stalls", [((), vitals.loop_stalls)])
+        yield _samples("swarm_loop_stall_seconds", [((), vitals.loop_stall_s)])
 
     def _members(self, snapshot: Snapshot) -> Iterator[Metric]:
         states = Tallies(view.state for view in snapshot.nodes)
-        yield _gauge("swarm_members", [((state.value,), states[state]) for state in MemberState])
-        yield _gauge("swarm_links", [((), sum(view.linked for view in snapshot.nodes))])
-        yield _gauge("swarm_build_info", [((snapshot.version,), 1)])
+        yield _samples("swarm_members", [((state.value,), states[state]) for state in MemberState])
+        yield _samples("swarm_links", [((), sum(view.linked for view in snapshot.nodes))])
+        yield _samples("swarm_build_info", [((snapshot.version,), 1)])
 
     def _cover(self, snapshot: Snapshot) -> Iterator[Metric]:
         known: dict[str, list[ModelView]] = {}
         for view in snapshot.models:
             known.setdefault(self._models.label(view.spec.name), []).append(view)
-        yield _gauge(
+        yield _samples(
             "swarm_model_covered",
             [((label,), min(view.covered for view in views)) for label, views in known.items()],
         )
-        yield _gauge(
+        yield _samples(
             "swarm_model_layers_missing",
             [
                 ((label,), sum(len(layers) for view in views for layers in view.missing))
@@ -252,7 +275,7 @@ class StateCollector(Collector):
             ],
         )
         replicas = _replicas(snapshot)
-        yield _gauge(
+        yield _samples(
             "swarm_model_replicas_min",
             [
                 ((label,), min(_rarest(view, replicas) for view in views))
@@ -268,11 +291,11 @@ class StateCollector(Collector):
             (running if session.phase == RUNNING else waiting)[label] += 1
         for name, counts in (("running", running), ("waiting", waiting)):
             samples = [((label,), count) for label, count in counts.items()]
-            yield _gauge(f"swarm_sessions_{name}", samples)
-        yield _gauge("swarm_hop_sessions", [((), len(snapshot.hops))])
-        yield _gauge("swarm_queue_seconds", self._queue(snapshot))
-        yield _gauge("swarm_kv_used_bytes", [((), snapshot.kv_used_bytes)])
-        yield _gauge("swarm_kv_capacity_bytes", [((), snapshot.kv_capacity_bytes)])
+            yield _samples(f"swarm_sessions_{name}", samples)
+        yield _samples("swarm_hop_sessions", [((), len(snapshot.hops))])
+        yield _samples("swarm_queue_seconds", self._queue(snapshot))
+        yield _samples("swarm_kv_used_bytes", [((), snapshot.kv_used_bytes)])
+        yield _samples("swarm_kv_capacity_bytes", [((), snapshot.kv_capacity_bytes)])
 
     def _queue(self, snapshot: Snapshot) -> Samples:
         names = {view.spec.model_id: view.spec.name for view in snapshot.models}
@@ -306,9 +329,47 @@ def _rarest(view: ModelView, replicas: Tallies[tuple[ModelId, int]]) -> int:
     return min((replicas[view.spec.model_id, layer] for layer in range(count)), default=0)
 
 
-def _gauge(name: str, samples: Samples) -> Metric:
+@dataclass(slots=True)
+class _StepSums:
+    """Over hops and tokens."""
+
+    steps: int = 0
+    wait_s: float = 0.0
+    compute_s: float = 0.0
+    wire_steps: int = 0
+    wire_s: float = 0.0
+
+    def add(self, leg: LegView) -> None:
+        for hop in leg.hops:
+            self.steps += hop.tokens.rows
+            self.wait_s += hop.tokens.wait_s
+            self.compute_s += hop.tokens.compute_s
+        if leg.wire_s is not None:
+            self.wire_steps += leg.token_count * len(leg.route.hops)
+            self.wire_s += leg.wire_s * leg.token_count
+
+
+def step_times(snapshot: Snapshot, models: Models) -> Samples:
+    """Where the time of a decode step goes on one hop: waiting, computing, on the wire."""
+    sums: dict[str, _StepSums] = {}
+    for session in (*snapshot.recent, *snapshot.sessions):
+        of_model = sums.setdefault(models.label(session.model_name), _StepSums())
+        for leg in session.legs:
+            of_model.add(leg)
+    found: list[tuple[tuple[str, ...], float]] = []
+    for label, of_model in sums.items():
+        if of_model.steps:
+            found.append(((label, "wait"), of_model.wait_s / of_model.steps))
+            found.append(((label, "compute"), of_model.compute_s / of_model.steps))
+        if of_model.wire_steps:
+            found.append(((label, "wire"), of_model.wire_s / of_model.wire_steps))
+    return found
+
+
+def _samples(name: str, samples: Samples) -> Metric:
     family = FAMILIES[name]
-    gauge = GaugeMetricFamily(name, family.text, labels=family.labels)
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    made = kind(name, family.text, labels=family.labels)
     for labels, value in samples:
-        gauge.add_metric(labels, float(value))
-    return gauge
+        made.add_metric(labels, float(value))
+    return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from swarm.config import LinkConfig
@@ -18,6 +18,7 @@ from swarm.link.frames import FRAME_LIMITS, LENGTH, Encoder, FrameBuffer, Opener
 from swarm.link.handshake import HANDSHAKE_LIMIT, Established, Handshake
 from swarm.link.noise import TAG_BYTES
 from swarm.link.sockets_io import plain_error, printable, remote_host, set_options, set_user_timeout
+from swarm.link.traffic import Traffic
 from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
 from swarm.terms import Address
 
@@ -75,6 +76,8 @@ class ConnectionSetup:
     address: Address | None
     encode: Encoder
     decode: Decode = decode
+    traffic: Traffic = field(default_factory=Traffic)
+    """Of all links."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -95,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake = setup.handshake
         self._encode = setup.encode
         self._decode = setup.decode
+        self._traffic = setup.traffic
         self._buffer = FrameBuffer(HANDSHAKE_LIMIT)
         self._transport: asyncio.Transport | None = None
         self._sealer: Sealer | None = None
@@ -121,9 +125,11 @@ class Connection(asyncio.BufferedProtocol):
             cause = f"the peer does not read: {waiting} bytes are unsent"
             asyncio.get_running_loop().call_soon(self.fail, cause)
             return False
+        before = self.bytes_out
         for buffer in sealer.seal(pieces):
             self.bytes_out += len(buffer)
             transport.write(buffer)
+        self._traffic.sent(message.NUMBER, self.bytes_out - before)
         return True
 
     @property
@@ -252,9 +258,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._opener is None:
             self._on_handshake(bytes(body))
             return False
+        byte_count = len(body)
         message = self._decoded(self._opener.open(body))
         if message is None:
             return False
+        self._traffic.received(message.NUMBER, byte_count)
         if isinstance(message, Goodbye):
             self._finish(printable(message.reason), orderly=True)
             if self._transport is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from swarm.link.traffic import TrafficCounts
 from swarm.messages import Message
 from swarm.terms import Address, Incarnation, NodeId
 
@@ -106,6 +107,9 @@ class Links(Protocol):
         """Say goodbye and close; `link_down` follows. Nothing happens where there is no link."""
 
     def stats(self, peer: NodeId) -> LinkStats | None: ...
+
+    def traffic(self) -> TrafficCounts:
+        """Of all links together, those that ended too."""
 
     def set_incarnation(self, incarnation: Incarnation) -> None:
         """What handshakes say from now on, for a node that refuted; links that are up stay."""

@@ -44,6 +44,7 @@ from swarm.link.link_io import (
 from swarm.link.live_io import ContestPorts, Contests, LiveLink
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
+from swarm.link.traffic import Traffic, TrafficCounts
 from swarm.messages import (
     DialBack,
     DialedBack,
@@ -123,6 +124,7 @@ class TcpLinks:
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._encode = Encoder()
+        self._traffic = Traffic()
         self._links: dict[NodeId, LiveLink] = {}
         self._live: dict[int, LiveLink] = {}
         """The same by the number of either connection."""
@@ -169,6 +171,9 @@ class TcpLinks:
     def stats(self, peer: NodeId) -> LinkStats | None:
         link = self._links.get(peer)
         return None if link is None else link.stats(self._clock())
+
+    def traffic(self) -> TrafficCounts:
+        return self._traffic.counts
 
     def peers(self) -> tuple[Peer, ...]:
         return self._table.peers()
@@ -445,7 +450,9 @@ class TcpLinks:
 
     def _new_connection(self, handshake: Handshake, address: Address | None) -> Connection:
         self._last_number += 1
-        setup = ConnectionSetup(self._last_number, handshake, address, self._encode, self._decode)
+        setup = ConnectionSetup(
+            self._last_number, handshake, address, self._encode, self._decode, self._traffic
+        )
         connection = Connection(setup, self._config, self)
         self._connections[setup.number] = connection
         return connection

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from fake_node import FakeNode, finished, generated, model, rerouted, serving, snapshot, started
+from fake_node import (
+    FakeNode,
+    finished,
+    generated,
+    model,
+    rerouted,
+    route,
+    serving,
+    snapshot,
+    started,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarm.effects import Generated, Stalled
@@ -16,7 +26,8 @@ from swarm.gateway.metrics import FAMILIES, MODELS_MAX, OTHER, Meter, family_of,
 from swarm.messages import FailureCode
 from swarm.notes import note
 from swarm.routing.seeking import cause_of
-from swarm.terms import LayerRange, SampledToken, SessionId
+from swarm.snapshot import HopTrace, LegView, Vitals
+from swarm.terms import Epoch, LayerRange, NodeId, SampledToken, SessionId, StepTimes
 
 Values = dict[tuple[str, ...], float]
 
@@ -130,6 +141,26 @@ def test_the_state_of_the_swarm() -> None:
     assert found["swarm_sessions_waiting", "tiny"] == 0
     assert found["swarm_kv_used_bytes",] == 10 and found["swarm_kv_capacity_bytes",] == 4096
     assert found["swarm_links",] == 1
+
+
+def test_where_the_time_of_a_step_goes() -> None:
+    shot = snapshot((model(),), SessionId("0" * 16))
+    hops = (
+        HopTrace(NodeId("a"), StepTimes(), StepTimes(rows=10, held_s=0.5, compute_s=0.3)),
+        HopTrace(NodeId("b"), StepTimes(), StepTimes(rows=10, held_s=0.3, compute_s=0.1)),
+    )
+    leg = LegView(route("a", "b"), Epoch(1), 5, 0.2, 10, 1.2, hops)
+    sessions = (replace(shot.sessions[0], legs=(leg,)),)
+    vitals = Vitals(3, 0.5, (("gossip", 70), ("rows", 8)), (("gossip", 60), ("rows", 9)))
+    shot = replace(shot, sessions=sessions, recent=sessions, vitals=vitals)
+    found = read(Meter(lambda: 0.0, lambda: shot))
+    assert found["swarm_step_seconds", "tiny", "wait"] == pytest.approx(0.02)
+    assert found["swarm_step_seconds", "tiny", "compute"] == pytest.approx(0.02)
+    assert found["swarm_step_seconds", "tiny", "wire"] == pytest.approx(0.02)
+    assert found["swarm_wire_bytes_total", "in", "gossip"] == 70
+    assert found["swarm_wire_bytes_total", "out", "rows"] == 9
+    assert found["swarm_loop_stalls_total",] == 3
+    assert found["swarm_loop_stall_seconds_total",] == 0.5
 
 
 def test_replicas_are_those_of_the_rarest_layer() -> None:

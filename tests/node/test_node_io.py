@@ -19,6 +19,7 @@ from swarm.gossip.sealing import Signer
 from swarm.hosting import Budget, Hosting, Wish
 from swarm.link.identity import node_id_of
 from swarm.link.link_io import LinkStats, Peer
+from swarm.link.traffic import TrafficCounts
 from swarm.messages import End, Inspect, Message
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, NoteStream, Parts
@@ -44,6 +45,9 @@ class NoLinks:
 
     def send(self, peer: NodeId, message: Message) -> bool:
         return False
+
+    def traffic(self) -> TrafficCounts:
+        return TrafficCounts()
 
     def data_lane_busy(self, peer: NodeId) -> bool:
         return True
