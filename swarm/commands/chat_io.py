@@ -23,16 +23,15 @@ def chat(
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Talk to a model in the terminal."""
-    from swarm.gateway.chat_io import Chat, choose_model
+    from swarm.commands.chat_screen_io import screen_for
+    from swarm.commands.conversation_io import Chat, choose_model
 
     client = gateway_client(home, url, api_key)
-    screen = console()
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     conversation = Chat(
         client,
         choose_model(client, model),
-        screen,
-        lambda: screen.input("[bold]> [/]"),
+        screen_for(console()),
         {name: value for name, value in settings.items() if value is not None},
     )
     raise typer.Exit(conversation.run())

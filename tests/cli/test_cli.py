@@ -186,7 +186,7 @@ def test_a_chat_remembers_what_was_said_until_told_to_forget(
     status, out, orders = talk(capsys, monkeypatch, [saying("x")] * 3, typed)
     first, second, third = [len(order.prompt_ids) for order in orders]
     assert status == 0 and second > first and third == first
-    assert "/reset forgets" in out
+    assert "/clear   forgets" in out
 
 
 def test_a_failed_turn_is_told_and_not_remembered(
