@@ -26,6 +26,7 @@ from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
 from swarm.gateway.ollama_io import OllamaPages
 from swarm.gateway.openapi_io import OpenApiPages
+from swarm.gateway.page_io import WebPage
 from swarm.gateway.responses import ErrorAnswer, error_answer
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
@@ -86,6 +87,7 @@ class Gateway:
             AnthropicPages(self._completions),
             OpenApiPages(node),
             self._node_pages,
+            WebPage(),
             self._events,
             ExplainPages(node),
             self._accounts,

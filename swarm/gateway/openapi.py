@@ -144,6 +144,7 @@ _TOLD: dict[tuple[str, str], _Told] = {
     ),
     ("GET", "/swarm/state"): _Told("All that the node knows", "Object"),
     ("GET", "/openapi.json"): _Told("This document", "Object"),
+    ("GET", "/"): _Told("The map and a chat box as a web page", ""),
 }
 _STATUSES = {
     400: "a field is wrong, not supported, or does not fit the context",
