@@ -306,8 +306,10 @@ class GatewayConfig:
     """A connection whose next request's headers are not all there by then is closed."""
     choices_max: int = 32
     """Answers of one request, over all its prompts; each is a session with KV of its own."""
+    body_timeout_s: float = 30.0
+    """A request's body must be there within this time."""
     prepare_timeout_s: float = 30.0
-    """A prompt must have come in, and must have become ids, within this time each."""
+    """A prompt must have become ids within this time."""
     probe_fresh_s: float = 60.0
     """`/readyz` takes a probe token of this age as proof."""
     probe_timeout_s: float = 10.0

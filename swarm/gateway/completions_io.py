@@ -114,7 +114,7 @@ class Completions:
             raise RequestError(
                 f"the body must be application/json, not {request.content_type}", status=415
             )
-        limit_s = self._config.prepare_timeout_s
+        limit_s = self._config.body_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 return await request.read()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -211,6 +211,8 @@ class FakeNode:
 
     views: tuple[ModelView, ...] = field(default_factory=lambda: (model(),))
     scripts: list[Sequence[Step] | SwarmError] = field(default_factory=list)
+    always: Callable[[], Sequence[Step]] | None = None
+    """Makes the script of every request, instead of `scripts`."""
     files: dict[str, bytes] = field(default_factory=lambda: tiny_text.files(tiny_text.byte_level()))
     orders: list[Order] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
@@ -221,7 +223,7 @@ class FakeNode:
 
     def generate(self, order: Order) -> FakeGeneration:
         self.orders.append(order)
-        script = self.scripts.pop(0)
+        script = self.always() if self.always is not None else self.scripts.pop(0)
         if isinstance(script, SwarmError):
             raise script
         made = FakeGeneration(SessionId(f"{len(self.generations):016x}"), script)

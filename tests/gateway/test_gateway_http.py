@@ -302,7 +302,7 @@ def test_text_files_are_read_once_and_asked_for_again_after_a_failure() -> None:
     talk(node, conversation)
 
 
-HASTE = GatewayConfig(prepare_timeout_s=0.05)
+HASTE = GatewayConfig(prepare_timeout_s=0.05, body_timeout_s=0.05)
 
 
 def test_a_prompt_that_cannot_be_made_ready_in_time_is_a_503() -> None:
