@@ -97,7 +97,7 @@ class FollowedSession(ReservedSession):
             return
         if peer not in self._seeker.followers:
             self._seeker.followers[peer] = standby.layers
-            self._tell("session.standby", Level.DEBUG, node=short(peer),
+            self._tell("session.standby", Level.INFO, node=short(peer),
                        layers=str(standby.layers), position=len(self._ids))  # fmt: skip
         if self._leaver is not None and self.phase is Phase.RUNNING:
             leaver, _ = self._leaver
@@ -221,7 +221,7 @@ class FollowedSession(ReservedSession):
         self._seeker.followers.pop(node, None)
         if self._mirror is not None and self._mirror.to == node:
             self._mirror = None
-        self._tell("session.standby_lost", Level.DEBUG, node=short(node), detail=why)
+        self._tell("session.standby_lost", Level.INFO, node=short(node), detail=why)
         self._send(node, Release(self.session, standby.epoch))
         if self._look_at is not None:
             self._look_at = now + self._config.standby_retry_s
