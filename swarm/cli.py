@@ -20,6 +20,7 @@ from swarm.commands import (
     join_io,
     key_io,
     keys_io,
+    logs_io,
     map_io,
     plan_io,
     settings_io,
@@ -41,6 +42,7 @@ for part in (
     bench_io,
     doctor_io,
     explain_io,
+    logs_io,
     plan_io,
     settings_io,
 ):

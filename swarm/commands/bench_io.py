@@ -47,10 +47,14 @@ def bench(
     """
     from swarm.commands.bench import bench_view, level_json, parse_levels
     from swarm.commands.bench_run_io import Endpoint, Load, run_levels
-    from swarm.gateway.client_io import running_node
+    from swarm.gateway.client_io import CONTROL_HEADER, running_node
 
     levels = parse_levels(concurrency)
-    endpoint = Endpoint.of(url or running_node(home.expanduser()).url, api_key, timeout)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    if url is None:
+        node = running_node(home.expanduser())
+        url, headers = node.url, {CONTROL_HEADER: node.control_token}
+    endpoint = Endpoint.of(url, headers, timeout)
     body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
     body |= {"ignore_eos": True} if ignore_eos else {}
     load = Load(body, prompt_words, requests, seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,19 +28,15 @@ class Endpoint:
     """`base`: up to and with /v1."""
 
     base: str
-    api_key: str | None
+    headers: Mapping[str, str]
     timeout_s: float
 
     @staticmethod
-    def of(url: str, api_key: str | None, timeout_s: float) -> Endpoint:
+    def of(url: str, headers: Mapping[str, str], timeout_s: float) -> Endpoint:
         base = (url if "://" in url else f"http://{url}").rstrip("/")
         if not base.startswith(("http://", "https://")) or not base.split("://")[1]:
             raise ConfigError(f"an endpoint is named as http://HOST:PORT, not {url!r}")
-        return Endpoint(base if base.endswith("/v1") else f"{base}/v1", api_key, timeout_s)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return Endpoint(base if base.endswith("/v1") else f"{base}/v1", headers, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

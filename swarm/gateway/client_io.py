@@ -106,6 +106,22 @@ class GatewayClient:
         told = self._call("POST", "/swarm/leave", headers={CONTROL_HEADER: control_token})
         return float(told["grace_s"])
 
+    def events(self) -> Iterator[tuple[str, Json]]:
+        """Named events from now on, until the node ends. Leave the iteration to hang up."""
+        connection, response = self._send("GET", "/swarm/events", None, {})
+        with closing(connection), closing(response):
+            if response.status != http.client.OK:
+                raise _refusal(response)
+            name = ""
+            try:
+                for line in response:
+                    field, _, value = line.rstrip(b"\r\n").partition(b": ")
+                    if field == b"data":
+                        yield name, dict(json.loads(value))
+                    name = value.decode() if field == b"event" else ""
+            except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
+                raise LinkError(f"{self.url} broke off: {error}") from error
+
     def chat(self, body: Mapping[str, Any]) -> ChatStream:
         """Start a streamed chat answer; returns when the gateway begins to answer."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
