@@ -435,6 +435,7 @@ class Hosting:
             kv_bytes_per_token_layer=(loaded or inspected).kv_bytes_per_token_layer,
             kv_capacity_bytes=self.kv_capacity_bytes,
             row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
+            guides=loaded is not None and loaded.guides,
         )
 
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:

@@ -32,6 +32,7 @@ class FailureCode(IntEnum):
     STUCK = 7
     UNREACHABLE = 8
     PREEMPTED = 9
+    GUIDE_FAILED = 10
 
 
 class StepKind(IntEnum):

@@ -26,8 +26,15 @@ from swarm.message_base import Lane as Lane
 from swarm.message_base import Message as Message
 from swarm.message_base import RowType as RowType
 from swarm.message_base import StepKind as StepKind
+from swarm.session_messages import BANNED_IDS_MAX as BANNED_IDS_MAX
+from swarm.session_messages import BIAS_MAX as BIAS_MAX
+from swarm.session_messages import GUIDE_BYTES_MAX as GUIDE_BYTES_MAX
+from swarm.session_messages import HISTORY_PIECE_BYTES as HISTORY_PIECE_BYTES
+from swarm.session_messages import SAMPLING_LEVEL as SAMPLING_LEVEL
+from swarm.session_messages import STOP_IDS_MAX as STOP_IDS_MAX
 from swarm.session_messages import Credit as Credit
 from swarm.session_messages import Gap as Gap
+from swarm.session_messages import History as History
 from swarm.session_messages import HopFailed as HopFailed
 from swarm.session_messages import HopTimes as HopTimes
 from swarm.session_messages import MirrorTo as MirrorTo
@@ -57,6 +64,7 @@ from swarm.worker_messages import Load as Load
 from swarm.worker_messages import Loaded as Loaded
 from swarm.worker_messages import LoadProgress as LoadProgress
 from swarm.worker_messages import Ran as Ran
+from swarm.worker_messages import Recall as Recall
 from swarm.worker_messages import Run as Run
 from swarm.worker_messages import RunFailed as RunFailed
 from swarm.worker_messages import SpeedReport as SpeedReport
@@ -295,11 +303,11 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse, DialBack, DialedBack,
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
-    MirrorTo, Step, FileRequest, FileChunk,
+    MirrorTo, History, Step, FileRequest, FileChunk,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,
-    Begin, Run, Ran, RunFailed, End, SpeedReport,
+    Begin, Run, Ran, RunFailed, End, SpeedReport, Recall,
 )  # fmt: skip
 
 PEER_MESSAGES: dict[int, type[Message]] = {kind.NUMBER: kind for kind in _PEER_KINDS}

@@ -21,6 +21,7 @@ from swarm.messages import (
     FailureCode,
     Gap,
     Heartbeat,
+    History,
     HopFailed,
     HopTimes,
     Lane,
@@ -355,7 +356,7 @@ class NodeCore:
                 self._sentinel.penalties.worked(peer, message.steps_done, now)
             case Open():
                 self._relay.open(peer, message, self._standing, now)
-            case Resume() | MirrorTo() | Release():
+            case History() | Resume() | MirrorTo() | Release():
                 self._relay.told(peer, message)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a node")

@@ -29,6 +29,23 @@ class RefusalCode(IntEnum):
     NO_LINK = 4
     OLD_EPOCH = 5
     LEAVING = 6
+    UNFIT = 7
+    """This head cannot choose tokens in the way that is asked for."""
+
+
+SAMPLING_LEVEL = 1
+"""What the head of this build carries out: 0 is temperature, top_k, top_p, seed and logprobs; 1 is
+all of `Sampling`."""
+HISTORY_PIECE_BYTES = 32 * 1024
+"""Of one `History`: far below what a control frame may have, so that signs of life pass between."""
+GUIDE_BYTES_MAX = 128 * 1024
+"""Of a guide's source. One of this size takes tenths of a second to compile."""
+BIAS_MAX = 300
+"""Tokens with a bias: as many as OpenAI's API takes. This and the two below, together with the
+longest chain of hashes, keep `Open` within a frame."""
+STOP_IDS_MAX = 128
+BANNED_IDS_MAX = 256
+"""Of all banned sequences together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,8 @@ class Opened(Message):
     """A session that holds nothing may start here at any multiple of `cache_unit` up to this
     position, since so much of its sequence is in the KV already."""
     cache_unit: int = 0
+    sampling_level: int = 0
+    """Of a head: what of `Open.sampling` it carries out, see `SAMPLING_LEVEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +246,25 @@ class MirrorTo(Message):
     epoch: Epoch
     to: NodeId
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class History(Message):
+    """Origin to the head, before `Resume`: what sampling depends on beside the rows.
+
+    Comes in pieces, in order: first the source of the guide, then the ids from the position on
+    that the sampling asks for (0, or the first generated one) up to the last.
+    """
+
+    NUMBER: ClassVar[int] = 42
+    session: SessionId
+    epoch: Epoch
+    guide: bytes
+    """UTF-8, appended to the pieces before it."""
+    position: int
+    """Of the first of these ids."""
+    ids: bytes
+    """[count] int32 little endian"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ class ShardInfo:
     kv_capacity_bytes: int
     row_bytes: int
     """Bytes of one hidden state row as this shard sends it (hidden size x bytes per element)."""
+    guides: bool = False
+    """Its head can follow guides: it has the model's tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +219,35 @@ class Route:
         return next((i for i, hop in enumerate(self.hops) if hop.node == node), None)
 
 
+class GuideKind(Enum):
+    """In which language a guide is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the text of an answer must conform to, from its first token to its last."""
+
+    kind: GuideKind
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBias:
+    """Added to the logit of a token."""
+
+    token_id: int
+    bias: float
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the head chooses a token: a pure function of (seed, position, logits).
+    """How the head chooses a token: a pure function of (seed, position, logits, token history).
 
-    `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 switch those filters off.
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch those filters off.
     `logprobs` is the number of alternatives asked for; `None` asks for no logprobs at all.
     """
 
@@ -230,6 +256,42 @@ class Sampling:
     top_k: int = 0
     seed: int = 0
     logprobs: int | None = None
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """Of ids that are in the prompt or were generated; the two above look at generated ids only."""
+    min_tokens: int = 0
+    """None of `stop_ids` is chosen before so many tokens are generated."""
+    stop_ids: tuple[int, ...] = ()
+    """Of the order, where the head must know them; else empty."""
+    bias: tuple[TokenBias, ...] = ()
+    banned: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that must not come about: their last id is not chosen after the others."""
+    guide: GuideKind | None = None
+    """The answer follows a guide, whose source the head is told before it starts."""
+
+    @property
+    def needs_prompt(self) -> bool:
+        """Whether the head must know the ids of the prompt."""
+        return self.repetition_penalty != 1.0
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the head must know the ids that were generated before."""
+        return bool(
+            self.needs_prompt
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.min_tokens
+            or self.banned
+            or self.guide is not None
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it asks for nothing that heads of every age carry out."""
+        return not (self.needs_history or self.min_p or self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +320,4 @@ class Order:
     sampling: Sampling
     stop_ids: frozenset[int]
     """Generation ends (reason "stop") when one of these is sampled; it is delivered too."""
+    guide: Guide | None = None

@@ -98,6 +98,8 @@ class Loaded(Message):
     reuses_generated: bool = False
     """Decode rows have the bits that the same positions of a prompt have: blocks of an answer serve
     as a prefix too."""
+    guides: bool = False
+    """The head can follow guides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +203,23 @@ class SpeedReport(Message):
     speed: ShardSpeed
     kv_used_bytes: int
     session_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall(Message):
+    """Daemon to worker, after `Begin` and before rows are sampled: what sampling depends on.
+
+    Repeated when a session goes on under another route; what it says then agrees with what is
+    known, and may end before that.
+
+    payload  the guide's source, UTF-8, then ids [count] int32 little endian
+    """
+
+    NUMBER: ClassVar[int] = 112
+    LANE: ClassVar[Lane] = Lane.DATA
+    session: SessionId
+    generation: int
+    guide_bytes: int
+    position: int
+    """Of the first id."""
+    payload: bytes | memoryview = b""

@@ -38,10 +38,12 @@ RANKS: dict[str, int] = {
     **dict.fromkeys(("kernels", "link", "discovery", "gossip", "routing"), 2),
     "shard.checkpoint": 2,  # hashes and names only: a node hands out and checks text files by them
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
+    "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
     "access": 3,
     "console_io": 3,
     "home_io": 3,
+    "guides": 3,
     "hosting": 3,
     "model_files_io": 3,
     "node_view": 4,
@@ -62,7 +64,7 @@ RANKS: dict[str, int] = {
 SHARED_RANK_MAX = 1
 
 TORCH_PACKAGES = ("swarm/shard/", "swarm/kernels/")
-TORCH_FREE = ("kv_blocks.py", "scheduler.py", "checkpoint.py", "worker_client_io.py")
+TORCH_FREE = ("history.py", "kv_blocks.py", "scheduler.py", "checkpoint.py", "worker_client_io.py")
 TORCH_MODULES = {"torch", "transformers", "accelerate", "safetensors", "gguf"}
 
 SHELL_NAMES = {"daemon.py", "cli.py", "__main__.py"}

@@ -1,4 +1,4 @@
-"""Chooses a token: a pure function of (seed, position, logits).
+"""Chooses a token: a pure function of (seed, position, logits, token history).
 
 Everything runs on the CPU in float64, and the random number comes from a hash of (seed, position)
 rather than from a generator with a state. So neither device, batch, torch version nor the number
@@ -10,26 +10,37 @@ Legend: `V` vocabulary.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 
 import torch
 
+from swarm.kernels.history import NO_PAST, Past
+from swarm.kernels.steer import steer
 from swarm.terms import SampledToken, Sampling, TokenLogprob
 
 _NUCLEUS_START = 1024
 """Candidates sorted first for top_p; nearly always enough, and far cheaper than sorting V."""
 
 
-def sample(logits: torch.Tensor, sampling: Sampling, position: int) -> SampledToken:
+def sample(
+    logits: torch.Tensor, sampling: Sampling, position: int, past: Past = NO_PAST
+) -> SampledToken:
     """Choose the token that takes `position` in the sequence.
 
     logits  [V], finite, any float dtype, any device
+    past    what `sampling` needs to know of the sequence
 
-    Filters apply in the order temperature, top_k, top_p, each keeping at least one token. The
-    logprobs are those of the plain distribution, before any of them. Equal logits are ranked by id.
+    What steers (`steer`) comes first, then the filters in the order temperature, min_p, top_k,
+    top_p, each keeping at least one token. The logprobs are those of the plain distribution, before
+    any of them. Equal logits are ranked by id.
     """
     plain = logits.detach().cpu().to(torch.float64)
-    token_id = _choose(plain, sampling, position)
+    if sampling.needs_history or sampling.bias:
+        values, ids = steer(plain, sampling, past)
+        token_id = int(ids[_choose(values, sampling, position)])
+    else:
+        token_id = _choose(plain, sampling, position)
     if sampling.logprobs is None:
         return SampledToken(position, token_id)
     logprobs = torch.log_softmax(plain, dim=0)
@@ -47,15 +58,19 @@ def uniform(seed: int, position: int) -> float:
 
 
 def _choose(plain: torch.Tensor, sampling: Sampling, position: int) -> int:
+    """An index into `plain`."""
     if sampling.temperature == 0.0:
         return int(plain.argmax())
     scaled = plain / sampling.temperature
     if not bool(torch.isfinite(scaled).all()):  # so cold that the division overflows
         return int(plain.argmax())
+    candidates = torch.arange(len(scaled))
+    if sampling.min_p > 0.0:
+        floor = scaled.max() + math.log(sampling.min_p)
+        candidates = (scaled >= floor).nonzero()[:, 0]
     if sampling.top_k > 0:
-        candidates = _ranked(scaled, min(sampling.top_k, len(scaled)))
-    else:
-        candidates = torch.arange(len(scaled))
+        count = min(sampling.top_k, len(candidates))
+        candidates = candidates[_ranked(scaled[candidates], count)]
     weights = torch.softmax(scaled[candidates], dim=0)
     if sampling.top_p < 1.0:
         kept = _nucleus(weights, sampling.top_p)

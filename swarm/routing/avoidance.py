@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from swarm.config import RoutingConfig
-from swarm.errors import CapacityError, KvExhausted, SessionLimitReached
+from swarm.errors import KvExhausted, RouteError, SessionLimitReached, SwarmError
 from swarm.messages import FailureCode, RefusalCode, Refused
 from swarm.terms import Incarnation, NodeId
 
@@ -209,8 +209,10 @@ class PenaltyBox:
         return bool(ended)
 
 
-def capacity_error(message: Refused) -> CapacityError | None:
-    """The refusal as the error that a client may see, when it is about room."""
+def refusal_error(message: Refused) -> SwarmError | None:
+    """The refusal as the error that a client may see, when it is about room or ability."""
+    if message.code is RefusalCode.UNFIT:
+        return RouteError(message.detail)
     if message.code is RefusalCode.KV_EXHAUSTED:
         return KvExhausted(message.detail)
     if message.code is RefusalCode.SESSION_LIMIT:

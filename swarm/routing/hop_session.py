@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from swarm.messages import (
+    SAMPLING_LEVEL,
     Begin,
     HopTimes,
     Open,
     Opened,
     Ran,
+    Recall,
     Run,
     SessionProgress,
     Step,
 )
+from swarm.routing.history import Told
 from swarm.routing.mirror import Mirror
 from swarm.routing.outbox import Feed, Outbox, Rows, needs_credit
 from swarm.routing.rooms import Room
@@ -57,6 +60,7 @@ class HopSession:
     produced: int = 0
     send_from: int = 0
     outbox: Outbox = field(default_factory=Outbox)
+    told: Told = field(default_factory=Told)
     tokens: dict[int, SampledToken] = field(default_factory=dict)
     held_steps: list[Step] = field(default_factory=list)
     """Came before `Resume`: the feeder may have been told earlier."""
@@ -138,6 +142,12 @@ class HopSession:
             hop_count=order.hop_count,
         )
 
+    def recall(self) -> Recall | None:
+        """What the origin told of the sequence, if it did: for the worker, which keeps it."""
+        message = self.told.recall(self.worker_id, self.generation, self.order)
+        self.told.clear()
+        return message
+
     def run(self, rows: Rows, blocks: bytes) -> Run:
         """`blocks`: that these rows need beside those that the session has."""
         return Run(
@@ -162,6 +172,7 @@ class HopSession:
             outbox_start=self.outbox_start,
             cached_length=offered,
             cache_unit=self.room.unit if offered else 0,
+            sampling_level=SAMPLING_LEVEL if self.order.head else 0,
         )
 
     def progress(self, peer: NodeId) -> SessionProgress:
@@ -184,6 +195,7 @@ class HopSession:
         """Another route, same rows; nothing of the old epoch is answered any more."""
         self.order, self.shard, self.opened_at = order, shard, now
         self.room.follow(order)
+        self.told.clear()
         self.phase = HopPhase.OPENED
         self.mirror = None
         self.unlinked.clear()

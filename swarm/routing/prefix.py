@@ -17,9 +17,9 @@ from hashlib import blake2b
 from swarm.messages import KV_BLOCK_TOKENS, PREFIX_HASH_BYTES
 from swarm.terms import LayerRange, ModelId, NodeId, NumericClass, Route
 
-CHAIN_BLOCKS_MAX = 3840
-"""Of one message, 60 KiB: with the rest of `Open` it fits a frame of 64 KiB. What lies behind is
-not reused: it is the last part of a prompt of more than 120,000 tokens."""
+CHAIN_BLOCKS_MAX = 3584
+"""Of one message, 56 KiB: with the rest of `Open` it fits a frame of 64 KiB. What lies behind is
+not reused: it is the last part of a prompt of more than 114,000 tokens."""
 MEMORY_BLOCKS_MAX = 16384
 """Hashes whose holders an origin remembers: half a million tokens, some MB."""
 

@@ -36,6 +36,10 @@ def unplaceable(
     problem = _shard_problem(order, shard)
     if problem is not None:
         return refused(order, RefusalCode.NO_SHARD, problem)
+    assert shard is not None
+    if order.head and order.sampling.guide is not None and not shard.guides:
+        detail = "its head cannot follow structured output: it lacks the model's tokenizer"
+        return refused(order, RefusalCode.UNFIT, detail)
     if order.position_limit > positions_max:
         detail = f"{order.position_limit} positions, {positions_max} are allowed"
         return refused(order, RefusalCode.KV_EXHAUSTED, detail)

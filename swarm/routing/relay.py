@@ -21,6 +21,7 @@ from swarm.messages import (
     End,
     FailureCode,
     Gap,
+    History,
     HopFailed,
     MirrorTo,
     Open,
@@ -144,15 +145,23 @@ class Relay(RelayMirrors):
         if s is not None:
             self._answer(s, standing, now)
 
-    def told(self, peer: NodeId, message: Resume | MirrorTo | Release) -> None:
+    def told(self, peer: NodeId, message: History | Resume | MirrorTo | Release) -> None:
         """What an origin orders of a session that is open."""
         match message:
+            case History():
+                self.history(peer, message)
             case Resume():
                 self.resume(peer, message)
             case MirrorTo():
                 self.mirror_to(peer, message)
             case Release():
                 self.release(peer, message)
+
+    def history(self, peer: NodeId, message: History) -> None:
+        """Raises RemoteProtocolError for what no honest origin tells."""
+        s = self._sessions.get((peer, message.session))
+        if s is not None and message.epoch == s.epoch and s.phase is HopPhase.OPENED:
+            s.told.add(message, s.order)
 
     def resume(self, peer: NodeId, message: Resume) -> None:
         s = self._sessions.get((peer, message.session))
@@ -171,6 +180,8 @@ class Relay(RelayMirrors):
         if not self._is_begun(s, message.kv_length):
             return
         self.changed = True
+        if (recall := s.recall()) is not None:
+            self._effects.append(ToWorker(recall))
         held = s.resume(message.send_from)
         for position in sorted(s.tokens):
             self._send_token(s, s.tokens[position])

@@ -10,13 +10,17 @@ Three kinds of fault, by who must answer for it:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from swarm.errors import RemoteProtocolError
 from swarm.messages import (
+    BANNED_IDS_MAX,
+    BIAS_MAX,
     KV_BLOCK_TOKENS,
     PAYLOAD_LIMIT,
     PREFIX_HASH_BYTES,
+    STOP_IDS_MAX,
     Open,
     Release,
     Resume,
@@ -32,6 +36,8 @@ STEP_ROWS_MAX = 4096
 LOGPROBS_MAX = 128
 """Alternatives per token: with more, the tokens of a bundle would not fit one message's head."""
 ID_BYTES = 4
+FACTOR_MAX = 1e6
+"""Of a penalty or bias: far above any use, far below where logits would become infinite."""
 
 _SESSION_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -84,7 +90,23 @@ def _sampling_problem(sampling: Sampling) -> str | None:
         return f"no such sampling: {sampling}"
     if sampling.logprobs is not None and not 0 <= sampling.logprobs <= LOGPROBS_MAX:
         return f"{sampling.logprobs} logprobs"
+    if not 0 <= sampling.min_p <= 1 or sampling.min_tokens < 0:
+        return f"min_p {sampling.min_p}, {sampling.min_tokens} tokens at least"
+    if not 1 / FACTOR_MAX <= sampling.repetition_penalty <= FACTOR_MAX:
+        return f"a repetition penalty of {sampling.repetition_penalty}"
+    if any(abs(value) > FACTOR_MAX for value in _summands(sampling)):
+        return "a penalty or bias that leaves no numbers to compare"
+    if len(sampling.bias) > BIAS_MAX or len(sampling.stop_ids) > STOP_IDS_MAX:
+        return f"{len(sampling.bias)} biases, {len(sampling.stop_ids)} stop ids"
+    if not all(sampling.banned) or sum(map(len, sampling.banned)) > BANNED_IDS_MAX:
+        return "banned sequences that are empty, or too many"
     return None
+
+
+def _summands(sampling: Sampling) -> Iterator[float]:
+    yield sampling.presence_penalty
+    yield sampling.frequency_penalty
+    yield from (bias.bias for bias in sampling.bias)
 
 
 def is_same_work(known: Open, order: Open) -> bool:

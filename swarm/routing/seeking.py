@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarm.errors import SwarmError
-from swarm.messages import FailureCode, Opened
+from swarm.messages import FailureCode, Opened, RefusalCode, Refused
 from swarm.routing.avoidance import Avoidance
 from swarm.routing.cost import PlanRequest, same_classes
 from swarm.routing.planner import Planner
-from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, Order, Route
+from swarm.terms import LayerRange, ModelSpec, NodeId, NumericClass, Order, Route, short
 
 
 class RouteSeeker:
@@ -105,6 +105,14 @@ def is_possible(opened: Opened, length: int) -> bool:
     return opened.cached_length == 0 or (
         0 < opened.cached_length < length and opened.cache_unit > 0 and not opened.kv_length
     )
+
+
+def unfit_head(opened: Opened, peer: NodeId, route: Route, order: Order) -> Refused | None:
+    """What the head of an older build would have said, had it known the sampling asked for."""
+    if order.sampling.is_plain or peer != route.hops[-1].node or opened.sampling_level:
+        return None
+    detail = f"the head at node {short(peer)} is of a build that knows no such sampling"
+    return Refused(opened.session, opened.epoch, RefusalCode.UNFIT, detail)
 
 
 def cause_of(code: FailureCode) -> str:

@@ -24,6 +24,7 @@ from swarm.errors import (
     KvExhausted,
     LocalProtocolError,
     NoRoute,
+    RequestError,
     RerouteLimitReached,
     SwarmError,
 )
@@ -41,7 +42,7 @@ from swarm.messages import (
     Token,
 )
 from swarm.notes import Level
-from swarm.routing.avoidance import Avoidance, capacity_error
+from swarm.routing.avoidance import Avoidance, refusal_error
 from swarm.routing.followed import FollowedSession
 from swarm.routing.opening import open_orders
 from swarm.routing.outbox import (
@@ -54,7 +55,7 @@ from swarm.routing.phases import Phase
 from swarm.routing.planner import Planner
 from swarm.routing.prefix import PrefixMemory, salted, salts_of
 from swarm.routing.recovery import Holding, starts
-from swarm.routing.seeking import cause_of, is_possible, may_accuse
+from swarm.routing.seeking import cause_of, is_possible, may_accuse, unfit_head
 from swarm.routing.watch import SlowHop
 from swarm.terms import Epoch, ModelSpec, NodeId, Order, Route, SessionId, short
 
@@ -151,11 +152,14 @@ class OriginSession(FollowedSession):
     def opened(self, peer: NodeId, message: Opened, now: float) -> None:
         if not self._is_current(peer, message.epoch) or self.phase is not Phase.OPENING:
             return
+        assert self.route is not None
         if not is_possible(message, len(self._ids)):
             self.node_failed(peer, FailureCode.STEP_FAILED, "it claims what cannot be", now)
             return
+        if (unfit := unfit_head(message, peer, self.route, self.order)) is not None:
+            self.refused(peer, unfit, now)
+            return
         self._opened[peer] = message
-        assert self.route is not None
         if all(node in self._opened for node in self.route.nodes):
             self._resume(now)
 
@@ -169,7 +173,7 @@ class OriginSession(FollowedSession):
             self._seeker.avoidance.no_link(peer, message.peer, message.waited, now)
         else:
             self._seeker.failed(peer, now)
-        self._try_elsewhere(capacity_error(message), message.detail, now)
+        self._try_elsewhere(refusal_error(message), message.detail, now)
 
     def out_of_reach(self, node: NodeId, now: float) -> None:
         """No link to a hop came about: it was never asked."""
@@ -230,6 +234,9 @@ class OriginSession(FollowedSession):
         if not self._is_current(peer, message.epoch) or self.route is None:
             return
         if not may_accuse(self.route, peer, message.node):
+            return
+        if message.code is FailureCode.GUIDE_FAILED:
+            self._fail(RequestError(message.detail, code="guide_failed"))
             return
         if message.code is FailureCode.PREEMPTED:
             self._preempted(peer, message.detail, now)
@@ -395,6 +402,7 @@ class OriginSession(FollowedSession):
             for o in (self._opened[node] for node in self.route.nodes)
         ]
         hop_starts, feed_from = starts(holdings, len(self._ids) - 1)
+        self._tell_head()
         for node, start in zip(self.route.nodes, hop_starts, strict=True):
             self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
         self._enter(Phase.RUNNING)

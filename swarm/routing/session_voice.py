@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarm.effects import Effect, Failed, Finished, Reply, Send, SessionEvent, Tell
 from swarm.errors import LocalProtocolError
-from swarm.messages import MirrorTo, Open, Release, Resume, Step
+from swarm.messages import History, MirrorTo, Open, Release, Resume, Step
 from swarm.notes import FieldValue, Level, note
 from swarm.routing.phases import MOVES, Phase
 from swarm.terms import NodeId, SessionId, short
@@ -35,7 +35,9 @@ class SessionVoice:
         if phase is Phase.DONE:
             self.deadline = None
 
-    def _send(self, node: NodeId, message: Open | Resume | Release | MirrorTo | Step) -> None:
+    def _send(
+        self, node: NodeId, message: Open | History | Resume | Release | MirrorTo | Step
+    ) -> None:
         self._effects.append(Send(node, message))
 
     def _reply(self, event: SessionEvent) -> None:

@@ -8,6 +8,7 @@ from swarm.config import RoutingConfig
 from swarm.effects import Stalled
 from swarm.messages import HopTimes, SessionProgress
 from swarm.notes import Level
+from swarm.routing.history import histories
 from swarm.routing.outbox import Feed
 from swarm.routing.phases import Phase
 from swarm.routing.session_voice import SessionVoice
@@ -28,6 +29,12 @@ class WatchedSession(SessionVoice):
         self._stalls = StallClock()
         self._progress = ProgressWatch(config)
         self.trace = SessionTrace()
+
+    def _tell_head(self) -> None:
+        """What the head of the route must know before it starts."""
+        assert self.route is not None
+        for message in histories(self.session, self.epoch, self.order, self._ids):
+            self._send(self.route.hops[-1].node, message)
 
     @property
     def generated_count(self) -> int:

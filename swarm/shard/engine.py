@@ -15,6 +15,7 @@ import numpy
 import torch
 
 from swarm.errors import CapacityError, ShardError
+from swarm.guides import GuideError, Matcher
 from swarm.messages import (
     PAYLOAD_LIMIT,
     Begin,
@@ -22,6 +23,7 @@ from swarm.messages import (
     FailureCode,
     Message,
     Ran,
+    Recall,
     RowType,
     Run,
     RunFailed,
@@ -29,6 +31,7 @@ from swarm.messages import (
     StepKind,
 )
 from swarm.shard.batch import Table
+from swarm.shard.choice import Choice, GuideMaker
 from swarm.shard.cut import Part
 from swarm.shard.engine_limits import EngineLimits
 from swarm.shard.runners import Outcome, PagedRunner, PlainRunner
@@ -59,8 +62,13 @@ class Engine:
         tracker: SpeedTracker,
         limits: EngineLimits,
         clock: Callable[[], float],
+        make_guide: GuideMaker | None = None,
     ) -> None:
-        """Over the stage's KV blocks where it has some, else with a cache for each session."""
+        """Over the stage's KV blocks where it has some, else with a cache for each session.
+
+        make_guide  has guides compiled, each answered by `guide_made`; None: this head has none
+        """
+        self._make_guide = make_guide
         self.stage = stage
         self._model_id = model_id
         self._tracker = tracker
@@ -89,11 +97,13 @@ class Engine:
         """Another shard came or went beside this one."""
         self._kv_capacity_bytes = capacity_bytes
 
-    def handle(self, message: Begin | Run | End) -> list[Message]:
+    def handle(self, message: Begin | Recall | Run | End) -> list[Message]:
         """Take one order of the daemon in; the answer is empty unless it cannot be followed."""
         match message:
             case Begin():
                 return self._begin(message)
+            case Recall():
+                return self._recall(message)
             case Run():
                 return self._queue(message)
             case End():
@@ -107,6 +117,23 @@ class Engine:
         slices = self._scheduler.next(self._beside())
         works = [Work(self._sessions[each.run.session], each) for each in slices]
         return [answer for group in _by_part(works) for answer in self._run(group)]
+
+    def guide_made(
+        self, key: SessionId, generation: int, matcher: Matcher | GuideError
+    ) -> list[Message]:
+        """The guide that a session waits for, if it still does."""
+        session = self._sessions.get(key)
+        if session is None or session.choice is None or session.kv is None:
+            return []
+        if session.begin.generation != generation:
+            return []
+        if isinstance(matcher, GuideError):
+            return [self._fail(key, FailureCode.GUIDE_FAILED, str(matcher))]
+        session.choice.follow(matcher)
+        parked, session.parked = session.parked, []
+        for run in parked:
+            self._scheduler.add(run)
+        return []
 
     def report(self) -> list[Message]:
         """A speed report when one is due."""
@@ -156,8 +183,24 @@ class Engine:
             session.kv = self._runner.new_kv(begin, part)
         except STEP_ERRORS as error:
             return [self._fail(begin.session, _failure_code(error), _first_line(error))]
+        if begin.head and begin.sampling.needs_history:
+            session.choice = Choice(begin)
         self._scheduler.begin(begin.session, begin.hop_count)
         self._reserve(session)
+        return []
+
+    def _recall(self, message: Recall) -> list[Message]:
+        session = self._sessions.get(message.session)
+        if session is None or session.choice is None or session.kv is None:
+            return []
+        if message.generation != session.begin.generation:
+            return []
+        try:
+            guide = session.choice.recall(message)
+        except ShardError as error:
+            return [self.fail(message.session, str(error))]
+        if guide is not None and self._make_guide is not None:
+            self._make_guide(message.session, message.generation, guide)
         return []
 
     def _reserve(self, session: Session) -> None:
@@ -179,6 +222,8 @@ class Engine:
             return f"{sampling.logprobs} alternatives asked for, at most {TOP_LOGPROBS_MAX} given"
         if sampling.temperature < 0.0:
             return f"a temperature of {sampling.temperature}"
+        if begin.head and sampling.guide is not None and self._make_guide is None:
+            return "this head cannot follow a guide"
         return None
 
     def _queue(self, run: Run) -> list[Message]:
@@ -192,10 +237,20 @@ class Engine:
         if problem is None:
             try:
                 self._grow(session, run.blocks)
-                self._scheduler.add(run)
+                self._add(session, run)
             except (CapacityError, ShardError) as error:
                 problem = str(error)
         return [] if problem is None else [self.fail(run.session, problem)]
+
+    def _add(self, session: Session, run: Run) -> None:
+        """To the scheduler, unless its rows cannot be sampled yet. Raises CapacityError."""
+        waits = session.choice is not None and session.choice.is_waiting
+        if not session.parked and not (waits and sampled_rows(run, 0, run.count)):
+            self._scheduler.add(run)
+        elif len(session.parked) < self._limits.queue_max:
+            session.parked.append(run)
+        else:
+            raise CapacityError(f"{len(session.parked)} steps wait for the guide already")
 
     def _grow(self, session: Session, blocks: bytes) -> None:
         if not blocks:
@@ -241,6 +296,8 @@ class Engine:
         self._scheduler.drop(key)
         session = self._sessions[key]
         session.kv, session.reserved_bytes, session.output = None, 0, Output()
+        session.choice = None
+        session.parked.clear()
         return RunFailed(key, session.begin.generation, code, detail[:DETAIL_CHARACTERS])
 
     # ------------------------------------------------------------ run and settle
@@ -274,7 +331,7 @@ class Engine:
         """Answer once the whole run is through."""
         run, session = work.slice.run, work.session
         if isinstance(outcome, ShardError):
-            return [self.fail(run.session, _first_line(outcome))]
+            return [self._fail(run.session, _failure_code(outcome), _first_line(outcome))]
         output = session.output
         output.tokens += outcome.tokens
         output.compute_s += compute_s
@@ -330,6 +387,8 @@ def _is_fatal(error: BaseException) -> bool:
 
 
 def _failure_code(error: BaseException) -> FailureCode:
+    if isinstance(error, GuideError):
+        return FailureCode.GUIDE_FAILED
     no_room = isinstance(error, MemoryError | torch.OutOfMemoryError)
     if no_room or "allocate memory" in str(error):
         return FailureCode.OUT_OF_MEMORY

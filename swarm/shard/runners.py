@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from swarm.errors import ShardError
+from swarm.kernels.history import NO_PAST
 from swarm.kernels.sampling import sample
 from swarm.kernels.tiles import Company
 from swarm.messages import Begin, StepKind
@@ -17,7 +18,7 @@ from swarm.shard.batch import Shape, Span, Table, decode_shape, make_batch, piec
 from swarm.shard.cut import Part
 from swarm.shard.kv_cache import SessionCache
 from swarm.shard.stage import Stage
-from swarm.shard.work import Result, Work, input_rows
+from swarm.shard.work import Result, Session, Work, input_rows
 from swarm.terms import SampledToken
 
 Outcome = Result | ShardError
@@ -59,7 +60,10 @@ class PlainRunner:
             raise ShardError(_NOT_FINITE)
         if not work.session.begin.head:
             return Result(joined, ())
-        return Result(None, tokens_of(joined, [work]))
+        (tokens,) = tokens_of(joined, [work])
+        if isinstance(tokens, ShardError):
+            raise tokens
+        return Result(None, tokens)
 
 
 class PagedRunner:
@@ -142,13 +146,12 @@ class PagedRunner:
         counts = [work.sampled if head else work.slice.count for work in works]
         parts = output.split(counts)
         if head and sound:
-            tokens = iter(tokens_of(output, works))
-            return [Result(None, [next(tokens) for _ in range(count)]) for count in counts]
+            return [_result(tokens) for tokens in tokens_of(output, works)]
         for work, rows in zip(works, parts, strict=True):
             if not sound and not bool(torch.isfinite(rows).all()):
                 outcomes.append(ShardError(_NOT_FINITE))
             else:
-                outcomes.append(Result(None, tokens_of(rows, [work])) if head else Result(rows, ()))
+                outcomes.append(_result(*tokens_of(rows, [work])) if head else Result(rows, ()))
         return outcomes
 
 
@@ -183,6 +186,10 @@ def _table(work: Work) -> Table:
     return table
 
 
+def _result(tokens: list[SampledToken] | ShardError) -> Outcome:
+    return tokens if isinstance(tokens, ShardError) else Result(None, tokens)
+
+
 def _problem(work: Work) -> ShardError | None:
     try:
         _table(work).check(work.slice.position, work.slice.count)
@@ -191,21 +198,36 @@ def _problem(work: Work) -> ShardError | None:
     return None
 
 
-def tokens_of(logits: torch.Tensor, works: Sequence[Work]) -> list[SampledToken]:
-    """logits [sampled rows of all slices, V]"""
-    wanted = [
-        (work.session.begin.sampling, work.slice.position + row + 1)
-        for work in works
-        for row in range(work.slice.count - work.sampled, work.slice.count)
-    ]
-    if not wanted:
-        return []
-    if all(sampling.temperature == 0.0 and sampling.logprobs is None for sampling, _ in wanted):
-        ids = logits.argmax(dim=-1).tolist()
-        pairs = zip(wanted, ids, strict=True)
-        return [SampledToken(position, token_id) for (_, position), token_id in pairs]
-    host = logits.cpu()
-    return [
-        sample(row, sampling, position)
-        for row, (sampling, position) in zip(host, wanted, strict=True)
-    ]
+def tokens_of(logits: torch.Tensor, works: Sequence[Work]) -> list[list[SampledToken] | ShardError]:
+    """By slice; what cannot be chosen is its own session's trouble.
+
+    logits  [sampled rows of all slices, V]
+    """
+    largest = logits.argmax(dim=-1).tolist() if any(w.session.is_greedy for w in works) else []
+    chosen: list[list[SampledToken] | ShardError] = []
+    stop = 0
+    for work in works:
+        start, stop = stop, stop + work.sampled
+        position = work.slice.position + work.slice.count - work.sampled + 1
+        if work.session.is_greedy:
+            ids = enumerate(largest[start:stop], position)
+            chosen.append([SampledToken(place, token_id) for place, token_id in ids])
+            continue
+        try:
+            chosen.append(_sampled(logits[start:stop].cpu(), work.session, position))
+        except ShardError as error:
+            chosen.append(error)
+    return chosen
+
+
+def _sampled(rows: torch.Tensor, session: Session, position: int) -> list[SampledToken]:
+    """rows [count, V], of which the first gives the token at `position`"""
+    sampling, choice = session.begin.sampling, session.choice
+    tokens = []
+    for place, row in enumerate(rows, position):
+        past = NO_PAST if choice is None else choice.past(place)
+        token = sample(row, sampling, place, past)
+        if choice is not None:
+            choice.chosen(token)
+        tokens.append(token)
+    return tokens

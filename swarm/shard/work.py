@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from swarm.messages import Begin, RowType
+from swarm.messages import Begin, RowType, Run
 from swarm.shard.batch import Table
+from swarm.shard.choice import Choice
 from swarm.shard.cut import Part
 from swarm.shard.kv_cache import SessionCache
 from swarm.shard.scheduler import Slice
@@ -37,6 +38,16 @@ class Session:
     """None once a step failed: the session waits for its end or a new beginning."""
     reserved_bytes: int = 0
     output: Output = field(default_factory=Output)
+    choice: Choice | None = None
+    """Of a head whose tokens depend on more than their logits."""
+    parked: list[Run] = field(default_factory=list)
+    """Wait for the guide: the first of them samples, the others come after it."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the largest logit is all there is to know."""
+        sampling = self.begin.sampling
+        return sampling.temperature == 0.0 and sampling.logprobs is None and sampling.is_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from swarm.messages import (
     LoadProgress,
     Message,
     Ran,
+    Recall,
     Run,
     RunFailed,
     WorkerFailed,
@@ -50,6 +51,7 @@ from swarm.shard.engine import DETAIL_CHARACTERS, Engine
 from swarm.shard.engine_limits import engine_limits
 from swarm.shard.frames import FrameReader, pack
 from swarm.shard.gguf_io import gguf_texts
+from swarm.shard.guide_io import GuideBench, Lexicon
 from swarm.shard.host_io import give_memory_back, memory_budget, settle_in, use_threads
 from swarm.shard.load_io import (
     choose_device,
@@ -88,6 +90,7 @@ class Worker:
         self._homes: dict[SessionId, ModelId] = {}
         self._freed = False
         self._kernels_started = False
+        self._guides = GuideBench()
 
     def serve(self) -> None:
         """Until the daemon closes the socket, which an answer may be the first to find."""
@@ -109,7 +112,11 @@ class Worker:
             give_memory_back(self._device)
             self._freed = False
         wait = None if not self._has_work else 0.0
-        while select.select([self._channel], [], [], wait)[0]:
+        while ready := select.select([self._channel, self._guides.bell], [], [], wait)[0]:
+            if self._guides.bell in ready:
+                self._take_guides()
+            if self._channel not in ready:
+                return True
             try:
                 count = self._channel.recv_into(self._reader.space())
             except ConnectionResetError:
@@ -120,6 +127,12 @@ class Worker:
                 self._send(self._handle(message))
             wait = 0.0
         return True
+
+    def _take_guides(self) -> None:
+        for made in self._guides.take():
+            engine = self._engine_of(made.session)
+            if engine is not None:
+                self._send(engine.guide_made(made.session, made.generation, made.matcher))
 
     def _send(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -160,7 +173,7 @@ class Worker:
                 return self._guarded(message.path, lambda: self._inspect(message))
             case Load():
                 return self._guarded(message.path, lambda: self._load(message))
-            case Begin() | Run() | End():
+            case Begin() | Recall() | Run() | End():
                 return self._session_order(message)
             case _:
                 log("worker.ignored", kind=type(message).__name__)
@@ -227,7 +240,17 @@ class Worker:
             raise ShardError(f"KV in {self._config.kv_cache_dtype} needs blocks, none were ordered")
         self._send([LoadProgress(0.9, "timing")])
         tracker = SpeedTracker(order.model_id, measure(stage, time.perf_counter), _pass_rows(stage))
+        self._know(found, stage, config)
         return self._serve_stage(order, stage, tracker, config)
+
+    def _know(self, found: Checkpoint, stage: Stage, config: Any) -> None:
+        """What guides for the model are made of: its text files are in the cache."""
+        spec = rules.model_spec(found.model_id, "", config.to_dict(), found.texts)
+        tokenizer = found.manifest_path.with_name(rules.TOKENIZER_NAME)
+        if not stage.part.head or rules.TOKENIZER_NAME not in found.texts:
+            self._guides.forget(found.model_id)
+        else:
+            self._guides.know(found.model_id, Lexicon(tokenizer, stage.vocab_size, spec.eos_ids))
 
     def _start_kernels(self) -> None:
         """The native ones, if this machine can build them: once, seconds on its first day."""
@@ -262,7 +285,8 @@ class Worker:
 
     def _serve_stage(self, order: Load, stage: Stage, tracker: SpeedTracker, config: Any) -> Loaded:
         limits = engine_limits(self._config, stage, config, self._spare_bytes(stage))
-        engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter)
+        make_guide = self._guides.maker(order.model_id)
+        engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter, make_guide)
         self._engines[order.model_id] = engine
         for other in self._engines.values():
             if other.stage.kv is None:
@@ -280,6 +304,7 @@ class Worker:
             kv_blocks=0 if stage.kv is None else stage.kv.blocks,
             prefix_unit=_prefix_unit(stage),
             reuses_generated=stage.kv is not None and stage.is_row_invariant,
+            guides=make_guide is not None,
         )
 
     def _spare_bytes(self, *added: Stage) -> int:
@@ -300,7 +325,7 @@ class Worker:
             self._send(engine.close("the shard was replaced by another one"))
             give_memory_back(self._device)
 
-    def _session_order(self, message: Begin | Run | End) -> list[Message]:
+    def _session_order(self, message: Begin | Recall | Run | End) -> list[Message]:
         key = message.session
         known = self._homes.get(key)
         if isinstance(message, Begin):

@@ -199,8 +199,11 @@ def begin_of(order: Open, generation: int = 1) -> ToWorker:
     )  # fmt: skip
 
 
-def opened(epoch: int = 1, kv_length: int = 0, outbox_start: int = 0) -> Send:
-    return Send(ORIGIN, Opened(SESSION, Epoch(epoch), kv_length, outbox_start))
+def opened(
+    epoch: int = 1, kv_length: int = 0, outbox_start: int = 0, sampling_level: int = 0
+) -> Send:
+    message = Opened(SESSION, Epoch(epoch), kv_length, outbox_start, sampling_level=sampling_level)
+    return Send(ORIGIN, message)
 
 
 def gap(position: int, kv_length: int, epoch: int = 1) -> Send:

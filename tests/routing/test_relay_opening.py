@@ -138,7 +138,7 @@ def test_the_head_goes_with_the_last_layer() -> None:
     assert refusal(bench.open(replace(LAST, layers=LayerRange(8, 11)))) is RefusalCode.NO_SHARD
     headless = replace(LAST, head=False, next=AFTER)
     assert refusal(bench.open(headless)) is RefusalCode.NO_SHARD
-    assert bench.open(LAST) == [begin_of(LAST), opened()]
+    assert bench.open(LAST) == [begin_of(LAST), opened(sampling_level=1)]
 
 
 @pytest.mark.parametrize("peer", [BEFORE, AFTER])
@@ -327,7 +327,7 @@ def test_resume_from_the_outbox_sends_again() -> None:
 def test_a_head_sends_its_tokens_again() -> None:
     bench = Bench(shard_of(8, 12))
     bench.hold(LAST, 23)
-    assert bench.open(under(LAST, 2)) == [opened(2, 23, 19)]
+    assert bench.open(under(LAST, 2)) == [opened(2, 23, 19, sampling_level=1)]
     assert bench.resume(23, 21, epoch=2) == [
         Send(ORIGIN, Token(SESSION, Epoch(2), SampledToken(22, 122))),
         Send(ORIGIN, Token(SESSION, Epoch(2), SampledToken(23, 123))),
