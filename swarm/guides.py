@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import llguidance
+from llguidance.gbnf_to_lark import any_to_lark
 
 from swarm.errors import ShardError
 from swarm.gateway.token_table import TokenTable, pack, unpack
@@ -32,6 +33,7 @@ on the same worker wait for. States: some tens of MB at most. Errors quote nothi
 PROBLEM_CHARACTERS = 300
 _PLACE = re.compile(r"^at 1\(\d+\): ")
 """In a grammar of one line that the client did not write."""
+_WHITE_SPACE = r"[ \n\r\t]{1,40}"
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 
 
@@ -42,14 +44,10 @@ class GuideError(ShardError):
 class Vocabulary:
     """The tokens of one model, as guides need them. Tens of MB; made in up to a second."""
 
-    def __init__(self, tokenizer: bytes, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        """`tokenizer`: the content of tokenizer.json. Raises GuideError when it cannot be used."""
+    def __init__(self, table: TokenTable, vocab_size: int, eos_ids: Sequence[int]) -> None:
+        """Raises GuideError for a model without end."""
         if not eos_ids:
             raise GuideError("the model has no token that ends an answer")
-        try:
-            table = _table(json.loads(tokenizer))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise GuideError("tokenizer.json cannot be read") from error
         self.vocab_size = vocab_size
         known = len(table.flags)
         self.tokenizer = llguidance.LLTokenizer(
@@ -121,12 +119,28 @@ def _grammar(guide: Guide) -> str:
     the model still chooses in which tokens, and nobody has to turn text into ids."""
     match guide.kind:
         case GuideKind.JSON_SCHEMA:
-            body = f"start: %json {json.dumps(json.loads(guide.source))}"
+            body = f"start: %json {json.dumps(_bounded(json.loads(guide.source)))}"
         case GuideKind.REGEX:
             body = f"start: /{llguidance.regex_to_lark(guide.source)}/"
         case GuideKind.LARK:
-            body = guide.source
+            body = any_to_lark(guide.source)
     return llguidance.LLMatcher.grammar_from_lark(f"{body}\n{_NO_FORCING}\n")
+
+
+def _bounded(schema: Any) -> Any:
+    """The schema with an end to white space between its parts, where it says nothing of that
+    itself: small models like to write blanks until their tokens run out."""
+    if not isinstance(schema, dict):
+        return schema
+    return {"x-guidance": {"whitespace_pattern": _WHITE_SPACE}} | schema
+
+
+def table_of(tokenizer: bytes) -> TokenTable:
+    """The tokens in a tokenizer.json. Raises GuideError when it cannot be read."""
+    try:
+        return _table(json.loads(tokenizer))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise GuideError("tokenizer.json cannot be read") from error
 
 
 def _table(tokenizer: dict[str, Any]) -> TokenTable:

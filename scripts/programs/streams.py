@@ -32,6 +32,7 @@ class Streamed:
     """Of each event with a token; two in one packet have one time."""
     status: int = 0
     ids: list[int] = field(default_factory=list)
+    text: str = ""
     tokens: int = 0
     """As the server counted them, else the number of events."""
     error: str | None = None
@@ -183,6 +184,7 @@ def _take_event(result: Streamed, moment: float, event: Json) -> None:
         text = choice.get("text") or choice.get("delta", {}).get("content")
         ids = choice.get("token_ids") or []
         result.ids += ids
+        result.text += text or ""
         if text or ids:
             result.arrivals.append(moment)
 

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
+from swarm.gateway.sampling_fields import AskedGuide
 from swarm.terms import ModelSpec, Order, Sampling
 
 Json = dict[str, Any]
@@ -124,6 +125,14 @@ class Call:
     """The context that the client counts on."""
     told: Json = field(default_factory=dict)
     """What of the request the answer repeats."""
+    guide: AskedGuide | None = None
+    bad_words: tuple[str, ...] = ()
+    """Texts that must not come about."""
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        """Whether more than prompts must be looked at by the tokenizer."""
+        return self.guide is not None or bool(self.bad_words)
 
 
 def call_json(call: Call) -> Json:
@@ -180,13 +189,43 @@ def orders_of(
 def _order(
     call: Call, spec: ModelSpec, prompt_ids: tuple[int, ...], seed: int, config: GatewayConfig
 ) -> Order:
+    max_tokens = token_limit(call, spec, prompt_ids, config)
+    stop_ids = call.stop_ids | (frozenset() if call.ignore_eos else frozenset(spec.eos_ids))
     return Order(
         model_id=spec.model_id,
         prompt_ids=prompt_ids,
-        max_tokens=token_limit(call, spec, prompt_ids, config),
-        sampling=replace(call.sampling, seed=seed & SEED_MASK),
-        stop_ids=call.stop_ids | (frozenset() if call.ignore_eos else frozenset(spec.eos_ids)),
+        max_tokens=max_tokens,
+        sampling=_steered(call, spec, seed, max_tokens, stop_ids),
+        stop_ids=stop_ids,
+        guide=call.guide.guide if call.guide is not None else None,
     )
+
+
+def _steered(
+    call: Call, spec: ModelSpec, seed: int, max_tokens: int, stop_ids: frozenset[int]
+) -> Sampling:
+    """Raises RequestError for what does not fit the model or the answer's length."""
+    sampling = call.sampling
+    if sampling.min_tokens > max_tokens:
+        name = call.endpoint.limit_field
+        raise RequestError(
+            f"min_tokens is {sampling.min_tokens}, more than the {max_tokens} of {name}",
+            param="min_tokens",
+        )
+    beyond = next((b.token_id for b in sampling.bias if b.token_id >= spec.vocab_size), None)
+    if beyond is not None:
+        raise RequestError(
+            f"token id {beyond} of logit_bias is outside the vocabulary of {spec.name}"
+            f" (0 to {spec.vocab_size - 1})",
+            param="logit_bias",
+        )
+    if call.guide is not None and call.ignore_eos:
+        raise RequestError(
+            f"ignore_eos does not go with {call.guide.param}, which says where an answer ends",
+            param="ignore_eos",
+        )
+    told = tuple(sorted(stop_ids)) if sampling.min_tokens or call.guide is not None else ()
+    return replace(sampling, seed=seed & SEED_MASK, stop_ids=told)
 
 
 def token_limit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from aiohttp import web
@@ -146,6 +146,8 @@ class Completions:
         async with self._in_time():
             call, spec, words = await self._parse(endpoint, data)
             prompts = await self._prompts(call, data, spec)
+            banned = await self._texts.banned(call, spec)
+            call = replace(call, sampling=replace(call.sampling, banned=banned))
         seeds = [self._sources.seed() for _ in prompts]
         orders = calls.orders_of(call, spec, prompts, seeds, self._config)
         return Job(call, spec, tuple(_answer(call, order, words, began) for order in orders))

@@ -15,17 +15,22 @@ from swarm.errors import RequestError
 from swarm.gateway import conversation, tools
 from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Prompt, Rendering
 from swarm.gateway.fields import Body, Json, refuse_unsupported, validated
+from swarm.gateway.sampling_fields import SamplingFields, asked_guide, bad_words, steered
+from swarm.messages import STOP_IDS_MAX
 from swarm.terms import Sampling
 
 TOKEN_ID_LIMIT = 1 << 32
 """Ids are below this in every vocabulary."""
 
 
+_TokenId = Annotated[int, Field(ge=0, lt=TOKEN_ID_LIMIT)]
+
+
 class _StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class _Common(Body):
+class _Common(SamplingFields):
     """Fields that both endpoints share."""
 
     model: str
@@ -36,7 +41,7 @@ class _Common(Body):
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     n: Annotated[int, Field(ge=1)] | None = None
     stop: str | list[Any] | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=TOKEN_ID_LIMIT)]] | None = None
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=STOP_IDS_MAX // 2)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     stream: bool | None = None
@@ -72,29 +77,16 @@ class CompletionBody(_Common):
 
 _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "presence_penalty": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
@@ -167,7 +159,9 @@ def _call(
     return Call(
         endpoint=endpoint,
         model=body.model,
-        sampling=_sampling(body, logprobs),
+        sampling=steered(body, _sampling(body, logprobs)),
+        guide=asked_guide(body),
+        bad_words=bad_words(body),
         seed_given=body.seed is not None,
         stop=stop_strings(body.stop, config),
         stop_ids=frozenset(body.stop_token_ids or ()),

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, ShardError
-from swarm.gateway import calls, dialects
+from swarm.gateway import calls, dialects, token_table
 from swarm.gateway.calls import Call, Endpoint, Prompt
+from swarm.gateway.sampling_fields import AskedGuide
 from swarm.gateway.text import ModelText, TextUnusable
+from swarm.guides import GuideError, Matcher, Vocabulary
+from swarm.messages import BANNED_IDS_MAX
 from swarm.terms import ModelId, ModelSpec
 
 Json = dict[str, Any]
@@ -34,6 +37,7 @@ class TextWork:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._texts: dict[str, ModelText] = {}
+        self._vocabularies: dict[str, Vocabulary] = {}
 
     def answer(self, question: Json, body: bytes) -> Parcel:
         """Do what is asked; errors that belong to a request become part of the answer."""
@@ -45,7 +49,10 @@ class TextWork:
                     return self._load(question, body)
                 case "forget":
                     self._texts.pop(question["model"], None)
+                    self._vocabularies.pop(question["model"], None)
                     return {}, b""
+                case "words":
+                    return {"banned": self._banned(question)}, b""
                 case _:
                     return self._encode(question, body)
         except RequestError as error:
@@ -77,8 +84,41 @@ class TextWork:
         call = self._parse(question, body)
         prompts = prompt_ids(call, spec, text, datetime.fromisoformat(question["now"]))
         calls.orders_of(call, spec, prompts, [0] * len(prompts), self._config)
+        if call.guide is not None and text is not None:
+            self._check_guide(call.guide, spec, text)
         joined = array("I", itertools.chain.from_iterable(prompts))
         return {"lengths": [len(ids) for ids in prompts]}, joined.tobytes()
+
+    def _check_guide(self, asked: AskedGuide, spec: ModelSpec, text: ModelText) -> None:
+        """Compile it, as a head will. Raises RequestError."""
+        try:
+            vocabulary = self._vocabularies.get(spec.model_id)
+            if vocabulary is None:
+                table = token_table.unpack(*text.packed_table())
+                vocabulary = Vocabulary(table, spec.vocab_size, spec.eos_ids)
+                self._vocabularies[spec.model_id] = vocabulary
+            Matcher(vocabulary, asked.guide).allowed(())
+        except GuideError as error:
+            raise RequestError(
+                f"{asked.param} cannot be followed: {error}",
+                param=asked.param,
+                code="invalid_guide",
+            ) from error
+
+    def _banned(self, question: Json) -> list[tuple[int, ...]]:
+        """Each word as it is, and as it is after a space, in ids. Raises RequestError."""
+        text = self._texts.get(question["model"])
+        if text is None:
+            raise UnknownModel
+        words = question["words"]
+        forms = dict.fromkeys(form for word in words for form in (word, f" {word.lstrip(' ')}"))
+        banned = dict.fromkeys(text.encode(form, special=False) for form in forms)
+        found = [ids for ids in banned if ids]
+        if sum(map(len, found)) > BANNED_IDS_MAX:
+            raise RequestError(
+                f"bad_words come to more than {BANNED_IDS_MAX} tokens together", param="bad_words"
+            )
+        return found
 
 
 def is_ids(prompt: Prompt) -> bool:
@@ -89,6 +129,9 @@ def prompt_ids(
     call: Call, spec: ModelSpec, text: ModelText | None, now: datetime
 ) -> list[tuple[int, ...]]:
     """Ids of a call's prompts. Raises RequestError when the model cannot take such a prompt."""
+    if text is None and call.needs_tokenizer:
+        param = call.guide.param if call.guide is not None else "bad_words"
+        raise RequestError(f"{param} needs a tokenizer, and {spec.name} has none", param=param)
     return [_ids(call, prompt, spec, text, now) for prompt in call.prompts]
 
 
@@ -122,6 +165,10 @@ def load_question(model_id: ModelId, files: Mapping[str, bytes]) -> Parcel:
 
 def forget_question(model_id: ModelId) -> Json:
     return {"do": "forget", "model": model_id}
+
+
+def words_question(model_id: ModelId, words: Sequence[str]) -> Json:
+    return {"do": "words", "model": model_id, "words": list(words)}
 
 
 def encode_question(endpoint: Endpoint, spec: ModelSpec, now: datetime) -> Json:

@@ -12,7 +12,7 @@ from swarm.gateway import calls, dialects, text_work, token_table
 from swarm.gateway.calls import Call, Endpoint
 from swarm.gateway.text import TEXT_FILES
 from swarm.gateway.text_process_io import TextHelper
-from swarm.gateway.text_work import UnknownModel
+from swarm.gateway.text_work import Parcel, UnknownModel
 from swarm.gateway.token_table import TokenTable
 from swarm.node_port import NodePort
 from swarm.terms import ModelId, ModelSpec
@@ -67,19 +67,19 @@ class Texts:
     ) -> list[tuple[int, ...]]:
         """Ids of the prompts of `call`, which came in `body`. Raises RequestError, ShardError."""
         is_small = len(body) <= SMALL_BODY_BYTES
-        if is_small and (not spec.has_text or all(map(text_work.is_ids, call.prompts))):
+        is_plain = not call.needs_tokenizer and all(map(text_work.is_ids, call.prompts))
+        if is_small and (not spec.has_text or is_plain):
             return text_work.prompt_ids(call, spec, None, now)
         question = text_work.encode_question(call.endpoint, spec, now)
-        try:
-            return await self._ids(question, body)
-        except UnknownModel:
-            # The helper was started anew since.
-            self._loads.pop(spec.model_id, None)
-            await self.words(spec)
-        try:
-            return await self._ids(question, body)
-        except UnknownModel as error:
-            raise ShardError(f"the tokenizer of {spec.name} was lost; ask again") from error
+        return text_work.ids_of(*await self._ask(spec, (question, body)))
+
+    async def banned(self, call: Call, spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
+        """What the call's bad words are in ids. Raises RequestError, ShardError."""
+        if not call.bad_words:
+            return ()
+        question = text_work.words_question(spec.model_id, call.bad_words)
+        answer, _ = await self._ask(spec, (question, b""))
+        return tuple(tuple(ids) for ids in answer["banned"])
 
     async def close(self) -> None:
         loads = list(self._loads.values())
@@ -89,10 +89,22 @@ class Texts:
         await asyncio.gather(*loads, return_exceptions=True)
         await self._helper.close()
 
-    async def _ids(self, question: text_work.Json, body: bytes) -> list[tuple[int, ...]]:
-        answer, ids = await self._helper.ask((question, body))
+    async def _ask(self, spec: ModelSpec, parcel: Parcel) -> Parcel:
+        """A question about a model that the helper has, or had before it was started anew."""
+        try:
+            return await self._checked(parcel)
+        except UnknownModel:
+            self._loads.pop(spec.model_id, None)
+            await self.words(spec)
+        try:
+            return await self._checked(parcel)
+        except UnknownModel as error:
+            raise ShardError(f"the tokenizer of {spec.name} was lost; ask again") from error
+
+    async def _checked(self, parcel: Parcel) -> Parcel:
+        answer, body = await self._helper.ask(parcel)
         text_work.check(answer)
-        return text_work.ids_of(answer, ids)
+        return answer, body
 
     async def _forget_gone(self, wanted: ModelId) -> None:
         known = {view.spec.model_id for view in self._node.models()} | {wanted}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swarm.guides import GuideError, Matcher, Vocabulary
+from swarm.guides import GuideError, Matcher, Vocabulary, table_of
 from swarm.shard.choice import GuideMaker
 from swarm.terms import Guide, ModelId, SessionId
 
@@ -104,6 +104,6 @@ class GuideBench:
                 tokenizer = lexicon.tokenizer.read_bytes()
             except OSError as error:
                 raise GuideError("the model's tokenizer is gone from this node") from error
-            made = Vocabulary(tokenizer, lexicon.vocab_size, lexicon.eos_ids)
+            made = Vocabulary(table_of(tokenizer), lexicon.vocab_size, lexicon.eos_ids)
             self._vocabularies[model_id] = made
         return self._vocabularies[model_id]
