@@ -206,6 +206,8 @@ class FollowedSession(ReservedSession):
         cached = message.cached_length
         start = message.kv_length or (cached - cached % message.cache_unit if cached else 0)
         limit = len(self.order.prompt_ids) + self.order.max_tokens
+        if self.route.hops[index].head:
+            self._tell_head(standby.node)
         self._send(standby.node, Resume(self.session, self.epoch, start, limit))
         standby.is_fed, standby.kv_length = True, start
         if index == 0:

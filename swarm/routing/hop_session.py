@@ -9,6 +9,7 @@ from enum import Enum
 from swarm.messages import (
     SAMPLING_LEVEL,
     Begin,
+    History,
     HopTimes,
     Open,
     Opened,
@@ -142,11 +143,11 @@ class HopSession:
             hop_count=order.hop_count,
         )
 
-    def recall(self) -> Recall | None:
+    def recalls(self) -> list[Recall]:
         """What the origin told of the sequence, if it did: for the worker, which keeps it."""
         message = self.told.recall(self.worker_id, self.generation, self.order)
         self.told.clear()
-        return message
+        return [] if message is None else [message]
 
     def run(self, rows: Rows, blocks: bytes) -> Run:
         """`blocks`: that these rows need beside those that the session has."""
@@ -257,6 +258,11 @@ class HopSession:
 
     def await_answer(self, rows: Rows) -> None:
         self.unanswered.append(Unanswered(rows.stop, needs_credit(rows)))
+
+    def hear(self, message: History) -> None:
+        """What the origin tells before `Resume`. Raises RemoteProtocolError for what none tells."""
+        if message.epoch == self.epoch and self.phase is HopPhase.OPENED:
+            self.told.add(message, self.order)
 
     def answer(self) -> bool:
         """Forget the steps that are done now; whether one of them is worth a credit."""

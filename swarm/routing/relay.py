@@ -149,19 +149,14 @@ class Relay(RelayMirrors):
         """What an origin orders of a session that is open."""
         match message:
             case History():
-                self.history(peer, message)
+                if (s := self._sessions.get((peer, message.session))) is not None:
+                    s.hear(message)
             case Resume():
                 self.resume(peer, message)
             case MirrorTo():
                 self.mirror_to(peer, message)
             case Release():
                 self.release(peer, message)
-
-    def history(self, peer: NodeId, message: History) -> None:
-        """Raises RemoteProtocolError for what no honest origin tells."""
-        s = self._sessions.get((peer, message.session))
-        if s is not None and message.epoch == s.epoch and s.phase is HopPhase.OPENED:
-            s.told.add(message, s.order)
 
     def resume(self, peer: NodeId, message: Resume) -> None:
         s = self._sessions.get((peer, message.session))
@@ -180,8 +175,7 @@ class Relay(RelayMirrors):
         if not self._is_begun(s, message.kv_length):
             return
         self.changed = True
-        if (recall := s.recall()) is not None:
-            self._effects.append(ToWorker(recall))
+        self._effects += map(ToWorker, s.recalls())
         held = s.resume(message.send_from)
         for position in sorted(s.tokens):
             self._send_token(s, s.tokens[position])

@@ -402,7 +402,7 @@ class OriginSession(FollowedSession):
             for o in (self._opened[node] for node in self.route.nodes)
         ]
         hop_starts, feed_from = starts(holdings, len(self._ids) - 1)
-        self._tell_head()
+        self._tell_head(self.route.hops[-1].node)
         for node, start in zip(self.route.nodes, hop_starts, strict=True):
             self._send(node, Resume(self.session, self.epoch, start.kv_length, start.send_from))
         self._enter(Phase.RUNNING)

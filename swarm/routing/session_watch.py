@@ -30,11 +30,10 @@ class WatchedSession(SessionVoice):
         self._progress = ProgressWatch(config)
         self.trace = SessionTrace()
 
-    def _tell_head(self) -> None:
-        """What the head of the route must know before it starts."""
-        assert self.route is not None
+    def _tell_head(self, node: NodeId) -> None:
+        """What a head, or who stands by for it, must know before it starts."""
         for message in histories(self.session, self.epoch, self.order, self._ids):
-            self._send(self.route.hops[-1].node, message)
+            self._send(node, message)
 
     @property
     def generated_count(self) -> int:

@@ -80,7 +80,7 @@ def head(sampling: Sampling) -> Bench:
 
 
 def tell(bench: Bench, guide: bytes, position: int, ids: Sequence[int], epoch: int = 1) -> None:
-    bench.relay.history(ORIGIN, History(SESSION, Epoch(epoch), guide, position, packed(ids)))
+    bench.relay.told(ORIGIN, History(SESSION, Epoch(epoch), guide, position, packed(ids)))
 
 
 def recalls(bench: Bench, epoch: int = 1, kv_length: int = 0) -> list[Recall]:
@@ -131,7 +131,7 @@ def test_what_no_origin_tells_closes_the_link(
 ) -> None:
     bench = head(sampling)
     with pytest.raises(RemoteProtocolError, match="history"):
-        bench.relay.history(ORIGIN, History(SESSION, Epoch(1), guide, position, ids))
+        bench.relay.told(ORIGIN, History(SESSION, Epoch(1), guide, position, ids))
 
 
 def test_a_hop_without_head_is_told_nothing() -> None:
