@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from swarm.gateway.answer import Piece
 from swarm.gateway.fields import Json
 from swarm.gateway.json_calls import CallDelta
 from swarm.gateway.responses import ErrorAnswer, named_event, sse_comment
 from swarm.gateway.writing import Reply, whole_calls
+from swarm.snapshot import ModelView
 
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 _ERROR_TYPES = {
@@ -140,6 +142,23 @@ def error_json(error: ErrorAnswer) -> Json:
     kind = "invalid_request_error" if error.status < 500 else "api_error"
     told = {"type": _ERROR_TYPES.get(error.status, kind), "message": error.message}
     return {"type": "error", "error": told}
+
+
+def model_json(view: ModelView, listed_as: str, created: int) -> Json:
+    """An entry of `GET /v1/models` as Anthropic has it."""
+    return {
+        "type": "model",
+        "id": listed_as,
+        "display_name": view.spec.name,
+        "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
+    }
+
+
+def models_json(listed: Sequence[tuple[str, ModelView]], created: int) -> Json:
+    """`GET /v1/models`: all on one page."""
+    data = [model_json(view, label, created) for label, view in listed]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
 
 
 def _input(arguments: str) -> object:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from swarm.gateway import catalog
+from swarm.gateway import anthropic_writer, catalog
 from swarm.gateway.calls import Endpoint
 from swarm.gateway.completions_io import Completions
 from swarm.gateway.responses import model_json
 from swarm.node_port import NodePort
+
+ANTHROPIC_VERSION = "Anthropic-Version"
+"""A header that Anthropic's clients send: they want the lists of models in their own form."""
 
 
 class OpenAiPages:
@@ -29,14 +32,18 @@ class OpenAiPages:
             web.post("/v1/responses", self._responses),
         ]
 
-    async def _models(self, _: web.Request) -> web.Response:
+    async def _models(self, request: web.Request) -> web.Response:
         listed = catalog.listed(self._node.models())
+        if ANTHROPIC_VERSION in request.headers:
+            return web.json_response(anthropic_writer.models_json(listed, self._created))
         data = [model_json(view, label, self._created) for label, view in listed]
         return web.json_response({"object": "list", "data": data})
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         view = catalog.find(self._node.models(), name)
+        if ANTHROPIC_VERSION in request.headers:
+            return web.json_response(anthropic_writer.model_json(view, name, self._created))
         return web.json_response(model_json(view, name, self._created))
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:

@@ -126,6 +126,8 @@ def test_tokens_are_counted_without_an_answer_and_errors_have_anthropics_form() 
     async def conversation(client: anthropic.AsyncAnthropic) -> None:
         counted = await client.messages.count_tokens(model="tiny", messages=HELLO)
         assert counted.input_tokens > 3 and not node.orders
+        assert [entry.id async for entry in client.models.list()] == ["tiny"]
+        assert (await client.models.retrieve("tiny")).display_name == "tiny"
         create: Any = client.messages.create
         with pytest.raises(anthropic.BadRequestError, match="max_tokens must be at least 1"):
             await create(model="tiny", messages=HELLO, max_tokens=0)
