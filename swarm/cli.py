@@ -22,6 +22,7 @@ from swarm.commands import (
     keys_io,
     logs_io,
     map_io,
+    models_io,
     plan_io,
     settings_io,
     status_io,
@@ -50,6 +51,7 @@ for part in (
 app.add_typer(keys_io.usage_app)
 app.add_typer(key_io.app, name="key", no_args_is_help=True, help=key_io.HELP)
 app.add_typer(keys_io.app, name="keys", no_args_is_help=True, help=keys_io.HELP)
+app.add_typer(models_io.app, name="models", no_args_is_help=True, help=models_io.HELP)
 
 
 def main(arguments: list[str] | None = None) -> int:

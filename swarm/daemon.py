@@ -52,6 +52,7 @@ from swarm.notes import Level, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.terms import Address, Incarnation, NodeId, short
+from swarm.weights.store_io import cached_models, models_store
 
 RECORD_DOMAIN = b"gossip record"
 CHOICES = {
@@ -92,6 +93,8 @@ def _check(options: JoinOptions) -> None:
     for path in options.model:
         if not Path(path).exists():
             raise ConfigError(f"there is no model at {path}; give a Hugging Face folder or a .gguf")
+    if options.gateway_only and options.model:
+        raise ConfigError("--gateway-only serves no layers, so it takes no --model")
     if options.layers is not None and not options.model:
         raise ConfigError("--layers says which part of a model to serve, but there is no --model")
     if options.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", options.device):
@@ -123,7 +126,9 @@ def _config(home: Home, options: JoinOptions) -> Config:
             shard[name] = value
     engine = dataclasses.asdict(options.engine)
     shard.update({name: value for name, value in engine.items() if value is not None})
-    flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}}
+    flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}, "weights": {}}
+    if options.gateway_only:
+        flags["weights"]["take_part"] = False
     if not options.mdns:
         flags["discovery"]["mdns"] = False
     flags["gateway"] = {"auth": "off"} if options.no_auth else {}
@@ -252,6 +257,8 @@ class _Node:
         self._incarnation = Incarnation(home.next_incarnation())
         self._name = printable(options.name or socket.gethostname())[:NAME_LETTERS_MAX]
         self._stack = contextlib.AsyncExitStack()
+        self._takes_part = config.weights.take_part and not options.model
+        self._models = models_store(config.weights)
 
     async def start(self) -> None:
         options, config = self._options, self._config
@@ -276,6 +283,8 @@ class _Node:
         self._io.attach(self._links)
         await self._start_gateway()
         self._io.start(options.peers, self._home.peers())
+        if self._takes_part:
+            self._io.take_part(await asyncio.to_thread(cached_models, self._models))
         self._stack.push_async_callback(self._io.stop)
         if config.discovery.mdns:
             await self._start_mdns()
@@ -339,7 +348,7 @@ class _Node:
             version=version("swarm"),
             swarm_tag=self._key.tag,
             is_open=self._key.is_open,
-            memory_bytes=memory if wishes else 0,
+            memory_bytes=memory if wishes or self._takes_part else 0,
             addresses=addresses,
         )
         self._disk = NodeDisk(self._home, self._links.set_incarnation, self._console.note)
@@ -356,6 +365,7 @@ class _Node:
             store=self._disk,
             files=files,
             sink=self._console.note,
+            models=self._models if self._takes_part else None,
         )
         return NodeIo(core, parts)
 

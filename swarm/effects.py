@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from swarm.errors import SwarmError
 from swarm.messages import Message
 from swarm.notes import Note
-from swarm.terms import Address, NodeId, Route, SampledToken, SessionId
+from swarm.terms import Address, LayerRange, ModelId, NodeId, Route, SampledToken, SessionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,24 @@ class Tell:
     note: Note
 
 
+@dataclass(frozen=True, slots=True)
+class FetchModel:
+    """Get all of a model but its weights from peers, or from the disk. A fetch fact answers."""
+
+    model_id: ModelId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLayers:
+    """Get a shard's weights; what another such order for this model wanted is no longer wanted."""
+
+    model_id: ModelId
+    layers: LayerRange
+    embed: bool
+    head: bool
+
+
 Effect = (
     Send
     | Dial
@@ -137,4 +155,6 @@ Effect = (
     | SavePeers
     | Reply
     | Tell
+    | FetchModel
+    | FetchLayers
 )

@@ -8,7 +8,11 @@ import typer
 
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="Checkpoint folder or GGUF file to serve; repeatable."),
+    typer.Option(
+        "--model",
+        help="Checkpoint folder or GGUF file to serve; repeatable. Without it: layers of a model"
+        " that the swarm has.",
+    ),
 ]
 Layers = Annotated[str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")]
 Memory = Annotated[str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")]
@@ -20,7 +24,13 @@ AllowOrigin = Annotated[
     list[str] | None,
     typer.Option(metavar="https://HOST", help="A site whose pages may ask too; repeatable."),
 ]
+GatewayOnly = Annotated[
+    bool, typer.Option("--gateway-only", help="Answer requests here, but take no layers.")
+]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")]
+OpenSwarm = Annotated[
+    bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")
+]
 Peer = Annotated[
     list[str] | None, typer.Option(metavar="HOST:PORT", help="A member to dial; repeatable.")
 ]

@@ -17,6 +17,8 @@ class Wish:
     path: str
     name: str
     layers: LayerRange | None
+    is_fetched: bool = False
+    """It is a model of the swarm: the weights of the layers chosen come from peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Stage(Enum):
     INSPECTING = "inspecting"
     SETTLING = "settling"
     INTENDING = "intending"
+    FETCHING = "fetching"
     LOADING = "loading"
     LOADED = "loaded"
     SERVING = "serving"
@@ -44,6 +47,7 @@ class Stage(Enum):
 
 ANNOUNCED = {
     Stage.INTENDING: ShardState.INTENDED,
+    Stage.FETCHING: ShardState.LOADING,
     Stage.LOADING: ShardState.LOADING,
     Stage.LOADED: ShardState.LOADING,
     Stage.SERVING: ShardState.SERVING,
@@ -67,6 +71,10 @@ class Hosted:
     """Of the KV pool that was asked for with its layers."""
     loads: int = 0
     """Times that it was loaded."""
+    obtainable: frozenset[int] | None = None
+    """Layers whose weights are to be had; None: all."""
+    fetched: LayerRange | None = None
+    """Layers whose weights have come from peers."""
 
     @property
     def weight_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """The shards of this node: from a checkpoint's path to announced layers, through worker crashes.
 
     INSPECTING ──► SETTLING ──► INTENDING ──► LOADING ──► LOADED ──► SERVING
-                                  ▲   │          │                      │
-                                  └───┘          └── FAILED             └── worker lost: INSPECTING
+                                  ▲   │  │       ▲ │                    │
+                                  └───┘  └ FETCHING └── FAILED          └── worker lost: INSPECTING
                             chooses again
 
 A node that may choose its layers first listens for a while (SETTLING), then publishes what it
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swarm.config import ShardConfig
-from swarm.effects import Effect, StartWorker, StopWorker, Tell, ToWorker
+from swarm.effects import Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
 from swarm.hosted import ANNOUNCED, DONE, UNDECIDED, Hosted, Stage, block_bytes, weight_bytes
 from swarm.hosted import Budget as Budget
 from swarm.hosted import Rival as Rival
@@ -203,6 +203,30 @@ class Hosting:
         if self._hosted:
             self._start_worker()
 
+    def adopt(self, wish: Wish, obtainable: frozenset[int]) -> None:
+        """Take part in a model of the swarm. `obtainable`: layers whose weights are to be had."""
+        self._hosted.append(Hosted(wish, obtainable=obtainable))
+        self._start_worker()
+
+    def layers_fetched(self, model_id: ModelId, layers: LayerRange) -> None:
+        h = self._of_model(model_id)
+        if h is not None and h.stage is Stage.FETCHING and h.layers == layers and h.inspected:
+            h.fetched = layers
+            self._load(h, h.inspected, layers)
+
+    def layers_short(self, model_id: ModelId, obtainable: frozenset[int], now: float) -> None:
+        """Nobody has the weights of some layers any more: choose among those to be had."""
+        h = self._of_model(model_id)
+        if h is not None and h.stage is Stage.FETCHING:
+            h.obtainable, h.layers, h.turns = obtainable, None, 0
+            h.stage, h.deadline = Stage.SETTLING, now
+            self.changed = True
+
+    def fetch_failed(self, model_id: ModelId, reason: str) -> None:
+        h = self._of_model(model_id)
+        if h is not None and h.stage is Stage.FETCHING:
+            self._give_up(h, reason)
+
     def worker_message(self, message: Message, now: float) -> None:
         if self._restart_at is not None:
             return  # the last words of a worker that was given up
@@ -284,7 +308,8 @@ class Hosting:
         elif h.wish.layers is not None:
             self._take_fixed(h, message, h.wish.layers)
         else:
-            h.stage, h.deadline = Stage.SETTLING, now + self._config.settle_s
+            settle_s = 0.0 if h.wish.is_fetched else self._config.settle_s
+            h.stage, h.deadline = Stage.SETTLING, now + settle_s
 
     def _take_fixed(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
         count = inspected.spec.layer_count
@@ -305,7 +330,9 @@ class Hosting:
         layers = self._best(h, inspected, others)
         if layers is None:
             room = max(0, self._budget.weights - self._taken_by_others(h))
-            self._give_up(h, f"not one layer fits into {room >> 20} MiB")
+            nobody = h.obtainable is not None and not h.obtainable
+            self._give_up(h, "no peer has its weights" if nobody else
+                          f"not one layer fits into {room >> 20} MiB")  # fmt: skip
             return
         h.stage, h.deadline = Stage.INTENDING, now + self._config.intention_s
         if layers != h.layers:
@@ -333,7 +360,8 @@ class Hosting:
             for rival in others
             if rival.state is not ShardState.INTENDED or rival.node < self._me
         ]
-        return choose_layers(inspected.spec.layer_count, self._fit_count(h, inspected), settled)
+        fit_count = self._fit_count(h, inspected)
+        return choose_layers(inspected.spec.layer_count, fit_count, settled, h.obtainable)
 
     def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
         """Layers of a model that fit beside the others hosted here.
@@ -349,9 +377,14 @@ class Hosting:
         return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
 
     def _load(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
-        h.stage, h.deadline = Stage.LOADING, None
         spec = inspected.spec
         embed, head = layers.start == 0, layers.stop == spec.layer_count
+        if h.wish.is_fetched and h.fetched != layers:
+            h.stage, h.deadline, self.changed = Stage.FETCHING, None, True
+            self._effects.append(FetchLayers(spec.model_id, layers, embed, head))
+            self._tell("shard.fetch", Level.INFO, model=spec.name, layers=str(layers))
+            return
+        h.stage, h.deadline = Stage.LOADING, None
         blocks = self._blocks_for(h, inspected, layers)
         load = Load(h.wish.path, spec.model_id, layers, embed, head, blocks)
         self._effects.append(ToWorker(load))

@@ -8,10 +8,14 @@ from typing import ClassVar
 
 
 class Lane(Enum):
-    """Control and bulk travel on two connections, so that a prefill never delays a heartbeat."""
+    """Control and rows travel on two connections, so that a prefill never delays a heartbeat.
+
+    Weights have a third one, made only when they are asked for: no row waits behind them.
+    """
 
     CONTROL = "control"
     DATA = "data"
+    BULK = "bulk"
 
 
 @dataclass(frozen=True, slots=True)

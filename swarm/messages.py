@@ -8,8 +8,9 @@ framed as
 on peer links (inside one AEAD record) and on the socketpair between daemon and worker alike.
 Only messages that declare a `payload` field may carry payload bytes.
 
-Those about sessions stand in `session_messages`, those between a daemon and its worker in
-`worker_messages`, what all are made of in `message_base`; all names are imported from here.
+Those about sessions stand in `session_messages`, those about weights in `weight_messages`, those
+between a daemon and its worker in `worker_messages`, what all are made of in `message_base`; all
+names are imported from here.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ from swarm.terms import (
     ModelId,
     NodeId,
 )
+from swarm.weight_messages import SLICE_BYTES as SLICE_BYTES
+from swarm.weight_messages import Holding as Holding
+from swarm.weight_messages import HoldingRequest as HoldingRequest
+from swarm.weight_messages import PieceFault as PieceFault
+from swarm.weight_messages import PieceRefused as PieceRefused
+from swarm.weight_messages import PieceRequest as PieceRequest
+from swarm.weight_messages import PieceSlice as PieceSlice
 from swarm.worker_messages import KV_BLOCK_TOKENS as KV_BLOCK_TOKENS
 from swarm.worker_messages import PREFIX_HASH_BYTES as PREFIX_HASH_BYTES
 from swarm.worker_messages import Begin as Begin
@@ -78,6 +86,8 @@ CONTROL_FRAME_LIMIT = 64 * 1024
 """Plaintext bytes of one control-lane message."""
 DATA_FRAME_LIMIT = 8 * 1024 * 1024 + 1024
 """Plaintext bytes of one data-lane message: rows of a chunk are cut to fit 8 MiB."""
+BULK_FRAME_LIMIT = 128 * 1024 + 1024
+"""Plaintext bytes of one bulk-lane message."""
 PAYLOAD_LIMIT = 8 * 1024 * 1024
 
 _PREFIX = struct.Struct(">BH")
@@ -304,6 +314,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
     MirrorTo, History, Step, FileRequest, FileChunk,
+    HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,

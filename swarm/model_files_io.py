@@ -13,7 +13,15 @@ from typing import Protocol
 
 from swarm.errors import LinkError, ShardError
 from swarm.messages import FileChunk, FileRequest, Message
-from swarm.shard.checkpoint import MANIFEST_NAME, TEXT_NAMES, model_id_of, text_digests
+from swarm.shard.checkpoint import (
+    MANIFEST_NAME,
+    PIECES_NAME,
+    TEXT_NAMES,
+    model_id_of,
+    parse_manifest,
+    piece_hashes,
+    text_digests,
+)
 from swarm.terms import ModelId, NodeId
 
 CHUNK_BYTES = 256 * 1024
@@ -100,19 +108,18 @@ class ModelFiles:
 
     async def _fetch(self, key: Key) -> bytes:
         model_id, name = key
-        digest = None
+        manifest = b""
         if name != MANIFEST_NAME:
-            digests = text_digests(await self.get(model_id, MANIFEST_NAME))
-            if name not in digests:
+            manifest = await self.get(model_id, MANIFEST_NAME)
+            if name != PIECES_NAME and name not in text_digests(manifest):
                 raise FileNotFoundError(name)
-            digest = digests[name]
         clock = asyncio.get_running_loop().time
         ends_at = clock() + FILE_TIMEOUT_S
         holders = list(self._holders(model_id))
         for index, peer in enumerate(holders):
             share_s = (ends_at - clock()) / (len(holders) - index)
             data = await self._fetch_within(share_s, peer, model_id, name)
-            if data is not None and _is_genuine(data, model_id, digest):
+            if data is not None and _is_genuine(data, name, model_id, manifest):
                 return self._keep(key, data)
         raise LinkError(f"no peer could hand out {name} of the model")
 
@@ -154,7 +161,7 @@ class ModelFiles:
             self._waiting.pop(where, None)
 
     async def _answer(self, peer: NodeId, request: FileRequest) -> None:
-        known = request.name == MANIFEST_NAME or request.name in TEXT_NAMES
+        known = request.name in (MANIFEST_NAME, PIECES_NAME, *TEXT_NAMES)
         model_id, name, offset = request.model_id, request.name, request.offset
         found = None
         if known and 0 <= offset <= FILE_BYTES_MAX:
@@ -166,11 +173,14 @@ class ModelFiles:
         self._send(peer, reply)
 
 
-def _is_genuine(data: bytes, model_id: ModelId, digest: str | None) -> bool:
-    if digest is not None:
-        return hashlib.sha256(data).hexdigest() == digest
+def _is_genuine(data: bytes, name: str, model_id: ModelId, manifest: bytes) -> bool:
     try:
-        text_digests(data)
+        if name == MANIFEST_NAME:
+            text_digests(data)
+            return model_id_of(data) == model_id
+        if name == PIECES_NAME:
+            piece_hashes(parse_manifest(manifest), data)
+            return True
     except ShardError:
         return False
-    return model_id_of(data) == model_id
+    return hashlib.sha256(data).hexdigest() == text_digests(manifest)[name]

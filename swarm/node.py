@@ -6,6 +6,7 @@ is to be done comes out of `take_effects`. `node_io` is its shell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,6 +14,7 @@ from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.effects import Dial, Effect, SavePeers, Send, Tell, ToWorker
 from swarm.errors import NoRoute, RemoteProtocolError
+from swarm.fetch_facts import FetchFact
 from swarm.gossip.gossip import Gossip, GossipMessage
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Hosting
@@ -61,9 +63,6 @@ from swarm.terms import (
     ShardState,
 )
 
-HOLDERS_DIALLED = 2
-"""Of those that could hand out a model's text files, where none of them is linked."""
-
 
 class NodeCore:
     def __init__(
@@ -86,7 +85,7 @@ class NodeCore:
         self._picture = Picture(about, self._gossip, hosting, self._pools)
         self._reach = Reach(config.routing, self._picture.links)
         self._relay = Relay(about.node, config.routing, self._pools, hosting.model_len_max)
-        self._worker = WorkerCare(config, hosting, self._relay)
+        self._worker = WorkerCare(config, hosting, self._relay, self._picture.market)
         self._origins = Origins(
             about.node, config.routing, ViewPlanner(config.routing, self.swarm_view)
         )
@@ -107,10 +106,9 @@ class NodeCore:
     def start(
         self, seeds: tuple[Address, ...], remembered: tuple[Address, ...], now: float
     ) -> None:
-        for address in seeds:
-            self._book.sighted(None, (address,), Source.SEED, now)
-        for address in remembered:
-            self._book.sighted(None, (address,), Source.REMEMBERED, now)
+        for source, addresses in ((Source.SEED, seeds), (Source.REMEMBERED, remembered)):
+            for address in addresses:
+                self._book.sighted(None, (address,), source, now)
         self._hosting.start()
         self._publish(now)
         self._settle(now)
@@ -124,8 +122,7 @@ class NodeCore:
             self.hand_over(now)
 
     def hand_over(self, now: float) -> None:
-        """Ask every origin to move its session away. By itself this announces no departure: another
-        node may go on under this identity."""
+        """Ask every origin to move its session away; no departure is announced by it."""
         for origin, failed in self._relay.farewells():
             self._deliver(origin, failed, now)
         self._settle(now)
@@ -234,6 +231,15 @@ class NodeCore:
         self._publish_if_changed(now)
         self._settle(now)
 
+    def take_part(self, cached: Sequence[tuple[ModelId, str]], now: float) -> None:
+        self._worker.take_part(cached, now)
+        self._settle(now)
+
+    def fetch_fact(self, fact: FetchFact, now: float) -> None:
+        self._worker.fetch_fact(fact, now)
+        self._publish_if_changed(now)
+        self._settle(now)
+
     # ------------------------------------------------------------ sessions
 
     def generate(self, session: SessionId, order: Order, now: float) -> None:
@@ -269,10 +275,9 @@ class NodeCore:
         if _is_due(self._hosting.next_deadline(), now):
             self._hosting.tick(self._picture.rivals(), now)
         self._publish_if_changed(now)
-        if _is_due(self._origins.next_deadline(), now):
-            self._origins.tick(now)
-        if _is_due(self._relay.next_deadline(), now):
-            self._relay.tick(now)
+        for part in (self._origins, self._relay):
+            if _is_due(part.next_deadline(), now):
+                part.tick(now)
         if _is_due(self._reach.next_deadline(), now):
             self._reach.tick(self._picture.life_of, now)
         if self._worker.tick(now):
@@ -297,11 +302,7 @@ class NodeCore:
             self._sentinel.next_deadline(),
             self._worker.next_deadline(),
         )
-        due: float | None = None
-        for moment in moments:
-            if moment is not None and (due is None or moment < due):
-                due = moment
-        return due
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
         effects, self._out = self._out, []
@@ -324,7 +325,7 @@ class NodeCore:
         """Dial members that have the model; False when there is nobody to be dialled."""
         self._now = now
         strangers = self._picture.dialable_holders(model_id, self._reach, now)
-        for node in strangers[:HOLDERS_DIALLED]:
+        for node in strangers:
             self._reach.want(node, now, by_session=False)
         self._settle(now)
         return bool(strangers)

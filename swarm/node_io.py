@@ -7,8 +7,7 @@ take `now` once, call the core, carry out its effects, re-arm the one timer.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
@@ -18,29 +17,45 @@ from swarm.effects import (
     Dial,
     Effect,
     Failed,
+    FetchLayers,
+    FetchModel,
     Finished,
     Reply,
     SaveIncarnation,
     SavePeers,
     Send,
-    SessionEvent,
     StartWorker,
     StopWorker,
     Tell,
     ToWorker,
 )
 from swarm.errors import ConfigError
+from swarm.fetch_facts import FetchFact
 from swarm.link.link_io import SELF_DIALLED, Links, Peer
 from swarm.link.traffic import KINDS, TrafficCounts
-from swarm.messages import FileChunk, FileRequest, Message
+from swarm.messages import (
+    FileChunk,
+    FileRequest,
+    Holding,
+    HoldingRequest,
+    Message,
+    PieceRefused,
+    PieceRequest,
+    PieceSlice,
+)
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
+from swarm.node_streams_io import GenerationIo as GenerationIo
+from swarm.node_streams_io import NoteStream as NoteStream
 from swarm.notes import Level, Note, NoteSink, note
 from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
 from swarm.snapshot import ModelView, RouteCost, Snapshot, Vitals
 from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
+from swarm.weights.serve_io import ServePorts
+from swarm.weights.store_io import ModelStore
+from swarm.weights.weights_io import WeightPorts, Weights
 
 LAG_WORTH_TELLING_S = 0.005
 """A timer later than this counts as a stall of our own loop."""
@@ -76,57 +91,8 @@ class Parts:
     store: Store
     files: LocalFiles
     sink: NoteSink
-
-
-class GenerationIo:
-    """One running session as its client sees it. Its queue holds at most the answer itself."""
-
-    def __init__(self, session: SessionId, cancel: Callable[[SessionId], None]) -> None:
-        self._session = session
-        self._cancel = cancel
-        self._events: asyncio.Queue[SessionEvent | None] = asyncio.Queue()
-        self._ended = False
-
-    @property
-    def session(self) -> SessionId:
-        return self._session
-
-    def push(self, event: SessionEvent) -> None:
-        self._events.put_nowait(event)
-
-    def cancel(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._cancel(self._session)
-            self._events.put_nowait(None)
-
-    async def __aiter__(self) -> AsyncIterator[SessionEvent]:
-        """Ends after the last event, and at once after `cancel`."""
-        while not self._ended:
-            event = await self._events.get()
-            if event is None:
-                return
-            self._ended = isinstance(event, Finished | Failed)
-            yield event
-
-
-class NoteStream:
-    """Notes for one reader; the oldest are lost when it is slow."""
-
-    def __init__(self, limit: int) -> None:
-        self._notes: deque[Note] = deque(maxlen=limit)
-        self._ready = asyncio.Event()
-
-    def push(self, entry: Note) -> None:
-        self._notes.append(entry)
-        self._ready.set()
-
-    async def read(self) -> AsyncIterator[Note]:
-        while True:
-            while self._notes:
-                yield self._notes.popleft()
-            self._ready.clear()
-            await self._ready.wait()
+    models: ModelStore | None = None
+    """Where models from peers are kept; None: none are fetched."""
 
 
 class NodeIo:
@@ -137,6 +103,8 @@ class NodeIo:
         self._parts = parts
         self._links: Links | None = None
         self._files = ModelFiles(parts.files, self._send, core.holders)
+        self._weights = Weights(core.about.node, self._weight_ports(), parts.models,
+                                core.config.weights)  # fmt: skip
         self._generations: dict[SessionId, GenerationIo] = {}
         self._streams: list[NoteStream] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -166,6 +134,11 @@ class NodeIo:
         self._core.start(seeds, remembered, self._parts.clock())
         self._carry_out()
 
+    def take_part(self, cached: Sequence[tuple[ModelId, str]]) -> None:
+        """Get layers of a model of the swarm. `cached`: models whose files are here, and names."""
+        self._core.take_part(cached, self._parts.clock())
+        self._carry_out()
+
     async def leave(self, grace_s: float) -> None:
         self._core.leave(self._parts.clock())
         self._carry_out()
@@ -191,6 +164,7 @@ class NodeIo:
             self._worker_task.cancel()
             await asyncio.gather(self._worker_task, return_exceptions=True)
         await self._files.close()
+        await self._weights.close()
         await self._parts.worker.stop()
 
     # ------------------------------------------------------------ LinkEvents, DiscoveryEvents
@@ -203,6 +177,7 @@ class NodeIo:
 
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
         self._core.link_down(peer, cause, orderly=orderly, now=self._now())
+        self._weights.link_down(peer)
         self._carry_out()
 
     def message_received(self, peer: NodeId, message: Message) -> None:
@@ -213,6 +188,9 @@ class NodeIo:
             case FileChunk():
                 self.heard(peer)
                 self._files.arrived(peer, message)
+            case HoldingRequest() | Holding() | PieceRequest() | PieceRefused() | PieceSlice():
+                self.heard(peer)
+                self._weights.received(peer, message)
             case _:
                 self._core.receive(peer, message, self._now())
                 self._carry_out()
@@ -244,6 +222,9 @@ class NodeIo:
 
     def lane_writable(self, peer: NodeId) -> None:
         """Credits bound what is in flight; nothing waits for the lane here."""
+
+    def bulk_ready(self, peer: NodeId) -> None:
+        self._weights.bulk_ready(peer)
 
     def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
         self._core.sighted(node, addresses, self._now())
@@ -380,6 +361,10 @@ class NodeIo:
                 self._reply(effect)
             case Tell():
                 self._tell(effect.note)
+            case FetchModel():
+                self._weights.fetch_model(effect)
+            case FetchLayers():
+                self._weights.fetch_layers(effect)
             case _:
                 assert_never(effect)
 
@@ -408,6 +393,35 @@ class NodeIo:
         self._parts.sink(entry)
         for stream in self._streams:
             stream.push(entry)
+
+    # ------------------------------------------------------------ weights
+
+    def _weight_ports(self) -> WeightPorts:
+        core = self._core
+
+        def goodput(peer: NodeId) -> float:
+            stats = self._links.stats(peer) if self._links is not None else None
+            measured = stats.goodput_bytes_s if stats is not None else None
+            return measured or core.config.routing.unknown_goodput_bytes_s
+
+        serve = ServePorts(
+            send=self._send,
+            open_bulk=self._open_bulk,
+            bulk_has_room=lambda peer: bool(self._links and self._links.bulk_has_room(peer)),
+            manifests=core.manifests,
+            goodput=goodput,
+            is_busy=lambda: not core.is_idle,
+            clock=self._parts.clock,
+        )
+        return WeightPorts(serve, self.model_file, core.holders, self._fetch_fact, self._tell)
+
+    def _open_bulk(self, peer: NodeId) -> None:
+        if self._links is not None:
+            self._links.open_bulk(peer)
+
+    def _fetch_fact(self, fact: FetchFact) -> None:
+        self._core.fetch_fact(fact, self._parts.clock())
+        self._carry_out()
 
     # ------------------------------------------------------------ worker
 

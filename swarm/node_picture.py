@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from swarm.effects import Tell
 from swarm.gossip.gossip import Gossip
@@ -42,6 +43,9 @@ from swarm.terms import (
     ModelSpec,
     NodeId,
 )
+
+HOLDERS_DIALLED = 2
+"""Of those that could hand out a model's text files, where none of them is linked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,10 @@ class Picture:
     def rivals(self) -> dict[ModelId, list[Rival]]:
         return rivals(self._about.node, self._gossip.members())
 
+    def market(self) -> tuple[dict[ModelId, ModelSpec], dict[ModelId, list[Rival]]]:
+        """All models known, and who holds or wants which layers of them."""
+        return self.known_models(), self.rivals()
+
     def models(
         self, view: SwarmView, token_at: dict[ModelId, float], now: float
     ) -> tuple[ModelView, ...]:
@@ -233,12 +241,13 @@ class Picture:
         return tuple(m.node for m in self._having(model_id) if m.node in self.links)
 
     def dialable_holders(self, model_id: ModelId, reach: Reach, now: float) -> tuple[NodeId, ...]:
-        """The same of members without a link."""
-        return tuple(
+        """The same of members without a link, as many as are worth a dial."""
+        found = (
             member.node
             for member in self._having(model_id)
             if self._standing(member, reach, now) is Standing.DIALABLE
         )
+        return tuple(islice(found, HOLDERS_DIALLED))
 
     def _having(self, model_id: ModelId) -> Iterator[Member]:
         for member in self._gossip.members():

@@ -1,18 +1,31 @@
-"""A node's own worker: what it says goes to whom it concerns, and a wedged one is replaced."""
+"""A node's own worker: what it says goes to whom it concerns, a wedged one is replaced, and one
+that has no model may get one of the swarm's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+from swarm.adoption import Adoption
 from swarm.config import Config
 from swarm.effects import Effect, ToWorker
-from swarm.hosting import Hosting
+from swarm.fetch_facts import FetchFact
+from swarm.hosting import Hosting, Rival
 from swarm.messages import End, FailureCode, Message, Ran, RunFailed
 from swarm.routing.relay import Relay
 from swarm.routing.worker_watch import TRIAL, WorkerWatch
-from swarm.terms import ModelId
+from swarm.terms import ModelId, ModelSpec
+
+Market = tuple[Mapping[ModelId, ModelSpec], Mapping[ModelId, Sequence[Rival]]]
+"""All models known, and who holds or wants which layers of them."""
 
 
 class WorkerCare:
-    def __init__(self, config: Config, hosting: Hosting, relay: Relay) -> None:
+    def __init__(
+        self, config: Config, hosting: Hosting, relay: Relay, market: Callable[[], Market]
+    ) -> None:
+        self._market = market
+        self._adoption = Adoption(hosting, config.weights, config.shard.settle_s)
         self._hosting = hosting
         self._relay = relay
         self._watch = WorkerWatch(
@@ -25,16 +38,26 @@ class WorkerCare:
 
     @property
     def has_effects(self) -> bool:
-        return bool(self._effects)
+        return bool(self._effects) or self._adoption.has_effects
 
     def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
+        effects, self._effects = self._effects + self._adoption.take_effects(), []
         return effects
 
     def next_deadline(self) -> float | None:
-        return self._watch.next_deadline()
+        watch, adoption = self._watch.next_deadline(), self._adoption.next_deadline()
+        if adoption is None or watch is None:
+            return watch if adoption is None else adoption
+        return min(watch, adoption)
 
     # ------------------------------------------------------------ facts in
+
+    def take_part(self, cached: Sequence[tuple[ModelId, str]], now: float) -> None:
+        """Get layers of some model. `cached`: models whose files are here, with their names."""
+        self._adoption.start(cached, now)
+
+    def fetch_fact(self, fact: FetchFact, now: float) -> None:
+        self._adoption.fact(fact, now)
 
     def sent(self, order: Message, now: float) -> None:
         """An order has gone to the worker."""
@@ -64,6 +87,9 @@ class WorkerCare:
 
     def tick(self, now: float) -> bool:
         """Judge the worker; True when it was given up."""
+        due = self._adoption.next_deadline()
+        if due is not None and now >= due:
+            self._adoption.tick(*self._market(), now)
         if (reason := self._watch.verdict(now)) is not None:
             self._gone(self._hosting.worker_stuck(reason, now), reason)
             return True

@@ -35,7 +35,7 @@ class JoinOptions:
     """The flags of `swarm join`. None: not given, so the config file or the default decides."""
 
     model: tuple[str, ...]
-    """Folders or GGUF files to serve; none: join as a gateway only."""
+    """Folders or GGUF files to serve; none: take part in a model of the swarm."""
     layers: LayerRange | None
     memory_bytes: int | None
     device: str | None
@@ -60,6 +60,8 @@ class JoinOptions:
     """The gateway asks for no key, wherever it listens."""
     allow_origin: tuple[str, ...] = ()
     """Origins whose web pages may use the gateway."""
+    gateway_only: bool = False
+    """Without a model of its own, the node takes no layers of one that the swarm has either."""
 
 
 def parse_layers(text: str) -> LayerRange:

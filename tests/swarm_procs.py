@@ -52,6 +52,8 @@ class NodePlan:
     mdns: bool = False
     namespace: str | None = None
     connect: Connect = plain_connect
+    takes_part: bool = False
+    """Without a model of its own: takes layers of one that the swarm has."""
     extra: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -62,6 +64,7 @@ class NodePlan:
         command += ["--listen", self.listen, "--gateway", self.gateway]
         command += ["--threads", str(self.threads), "--dtype", self.dtype]
         command += ["--model", str(self.model)] if self.model else []
+        command += [] if self.model or self.takes_part else ["--gateway-only"]
         command += ["--layers", self.layers] if self.layers else []
         command += [] if self.mdns else ["--no-mdns"]
         command += [part for peer in peers for part in ("--peer", peer)]
@@ -185,7 +188,9 @@ class Swarm:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env=os.environ | dict(plan.environment),
+            env=os.environ
+            | {"SWARM_WEIGHTS_CACHE_DIR": str(home / "models")}
+            | dict(plan.environment),
             start_new_session=True,
         )
         node = Node(plan, home, process, Gateway("", plan.connect))

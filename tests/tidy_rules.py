@@ -19,6 +19,7 @@ PARAMETERS_MAX = 6
 LEAVES = (
     "config",
     "effects",
+    "fetch_facts",
     "flags",
     "message_base",
     "messages",
@@ -28,6 +29,7 @@ LEAVES = (
     "shapes",
     "snapshot",
     "session_messages",
+    "weight_messages",
     "worker_messages",
 )
 RANKS: dict[str, int] = {
@@ -41,17 +43,20 @@ RANKS: dict[str, int] = {
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
     "access": 3,
+    "weights": 3,
     "console_io": 3,
     "home_io": 3,
     "guides": 3,
     "hosting": 3,
     "model_files_io": 3,
+    "adoption": 4,
     "node_view": 4,
     "node_picture": 5,
     "node_worker": 5,
     "shard": 5,
     "node": 6,
     "disk_io": 7,
+    "node_streams_io": 6,
     "node_io": 7,
     "gateway": 8,
     "sims": 8,

@@ -37,12 +37,11 @@ def join(
     gateway: flags.Gateway = None,
     no_auth: flags.NoAuth = False,
     allow_origin: flags.AllowOrigin = None,
+    gateway_only: flags.GatewayOnly = False,
     listen: flags.Listen = None,
     peer: flags.Peer = None,
     key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
-    open_swarm: Annotated[
-        bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")
-    ] = False,
+    open_swarm: flags.OpenSwarm = False,
     home: Home = DEFAULT_HOME,
     name: Annotated[str | None, typer.Option(help="Shown to people; default: host name.")] = None,
     no_mdns: Annotated[bool, typer.Option("--no-mdns", help="Do not use multicast.")] = False,
@@ -74,6 +73,7 @@ def join(
         served_model_name=tuple(served_model_name or ()),
         no_auth=no_auth,
         allow_origin=tuple(allow_origin or ()),
+        gateway_only=gateway_only,
     )  # fmt: skip
     from swarm import daemon
 

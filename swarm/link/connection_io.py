@@ -17,7 +17,14 @@ from swarm.errors import HandshakeFailed, RemoteProtocolError
 from swarm.link.frames import FRAME_LIMITS, LENGTH, Encoder, FrameBuffer, Opener, Sealer
 from swarm.link.handshake import HANDSHAKE_LIMIT, Established, Handshake
 from swarm.link.noise import TAG_BYTES
-from swarm.link.sockets_io import plain_error, printable, remote_host, set_options, set_user_timeout
+from swarm.link.sockets_io import (
+    plain_error,
+    printable,
+    remote_host,
+    set_background,
+    set_options,
+    set_user_timeout,
+)
 from swarm.link.traffic import Traffic
 from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
 from swarm.terms import Address
@@ -311,9 +318,14 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer.allow(FRAME_LIMITS[found.lane] + TAG_BYTES)
         if self._transport is None:
             return
+        sock = self._transport.get_extra_info("socket")
+        if found.lane is Lane.BULK:
+            set_background(sock, self._config.bulk_buffer_bytes)
+            self._transport.set_write_buffer_limits(high=self._config.bulk_buffer_bytes)
+            return
         self._transport.set_write_buffer_limits(high=self._config.send_buffer_bytes)
         if found.lane is Lane.CONTROL:
-            set_user_timeout(self._transport.get_extra_info("socket"), self._config.user_timeout_ms)
+            set_user_timeout(sock, self._config.user_timeout_ms)
 
     def _write_plain(self, message: bytes) -> None:
         """A handshake message; frames and these share the length field."""

@@ -46,6 +46,12 @@ class Dialler:
         self._control_of[data] = control
         self._start_connecting(data)
 
+    def open_bulk_lane(self, control: Connection, binding: bytes) -> Connection:
+        """A third socket to that address. The link does not depend on it."""
+        bulk = self._ports.new_connection(Lane.BULK, binding, control.address)
+        self._start_connecting(bulk)
+        return bulk
+
     def found(self, connection: Connection, node: NodeId) -> None:
         """Who lives at the address. A node that was not looked for leaves its round."""
         entry = self._rounds.get(connection)

@@ -17,11 +17,22 @@ from cryptography.exceptions import InvalidTag
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.link.noise import TAG_BYTES, Cipher
 from swarm.link.suite import NOISE, Suite
-from swarm.messages import CONTROL_FRAME_LIMIT, DATA_FRAME_LIMIT, Lane, Message, encode
+from swarm.messages import (
+    BULK_FRAME_LIMIT,
+    CONTROL_FRAME_LIMIT,
+    DATA_FRAME_LIMIT,
+    Lane,
+    Message,
+    encode,
+)
 
 LENGTH = struct.Struct(">I")
 LENGTH_BYTES = LENGTH.size
-FRAME_LIMITS = {Lane.CONTROL: CONTROL_FRAME_LIMIT, Lane.DATA: DATA_FRAME_LIMIT}
+FRAME_LIMITS = {
+    Lane.CONTROL: CONTROL_FRAME_LIMIT,
+    Lane.DATA: DATA_FRAME_LIMIT,
+    Lane.BULK: BULK_FRAME_LIMIT,
+}
 """Plaintext bytes of one frame."""
 BUFFER_BYTES = 128 * 1024
 FIRST_BYTES = 4 * 1024

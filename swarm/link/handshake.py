@@ -103,7 +103,7 @@ class Established:
     protocol: int
     lane: Lane
     binding: bytes
-    """A control lane: the value that its data lane must show. A data lane: the value shown."""
+    """A control lane: the value that its other lanes must show. Another lane: the value shown."""
     cipher: Cipher
     send_key: bytes = field(repr=False)
     receive_key: bytes = field(repr=False)
@@ -270,7 +270,7 @@ class Handshake:
             listening_port=proof.listening_port,
             protocol=self._agree(self._peer_range),
             lane=lane,
-            binding=shown if lane is Lane.DATA else _binding(self._noise.handshake_hash),
+            binding=_binding(self._noise.handshake_hash) if lane is Lane.CONTROL else shown,
             cipher=cipher,
             send_key=_frame_key(send, cipher),
             receive_key=_frame_key(receive, cipher),

@@ -122,6 +122,8 @@ class LinkTable:
             return None if found.is_copy else SELF_DIALLED
         if found.lane is Lane.DATA:
             return self._objection_to_data(found, dialled)
+        if found.lane is Lane.BULK:
+            return self._objection_to_bulk(found, dialled)
         up = self._up.get(found.node)
         if up is not None and not self._may_replace(up, found, dialled, now):
             return ALREADY_LINKED
@@ -217,6 +219,11 @@ class LinkTable:
             return None
         return link.control, link.data
 
+    def binding(self, node: NodeId) -> bytes | None:
+        """Of the link that is up: what a further lane of it must show."""
+        link = self._up.get(node)
+        return None if link is None else link.binding
+
     def peers(self) -> tuple[Peer, ...]:
         return tuple(link.peer for link in self._up.values())
 
@@ -225,6 +232,13 @@ class LinkTable:
             return None
         if dialled or len(self._early_data) >= self.limits.links_max:
             return "a data lane without its control lane"
+        return None
+
+    def _objection_to_bulk(self, found: Established, dialled: bool) -> str | None:
+        """A bulk lane belongs to a link that is up, and is dialled by whoever dialled that."""
+        link = self._up.get(found.node)
+        if link is None or link.binding != found.binding or link.peer.dialled != dialled:
+            return "a bulk lane without its link"
         return None
 
     def _join(self, link: _Link, data: ConnectionId, now: float) -> list[TableEffect]:

@@ -74,6 +74,9 @@ class LinkEvents(Protocol):
     def lane_writable(self, peer: NodeId) -> None:
         """The data lane, busy until now, has drained."""
 
+    def bulk_ready(self, peer: NodeId) -> None:
+        """The bulk lane has come up, or has drained, or is gone."""
+
     def copy_met(self, address: Address, yields: bool) -> None:
         """A living node at `address` holds this node's key: proven, and known there as well.
 
@@ -102,6 +105,13 @@ class Links(Protocol):
 
     def data_lane_busy(self, peer: NodeId) -> bool:
         """Whether bulk should wait for `lane_writable`. True where there is no link."""
+
+    def open_bulk(self, peer: NodeId) -> None:
+        """Make the bulk lane. Only whoever dialled the link can; at the other end it does nothing,
+        so both ends ask for it. `bulk_ready` follows."""
+
+    def bulk_has_room(self, peer: NodeId) -> bool:
+        """Whether a bulk message can be sent now; while not, wait for `bulk_ready`."""
 
     def close(self, peer: NodeId, reason: str) -> None:
         """Say goodbye and close; `link_down` follows. Nothing happens where there is no link."""

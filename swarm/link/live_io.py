@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarm.link.connection_io import Connection
+from swarm.link.handshake import Established
 from swarm.link.link_io import LinkStats, Peer
 from swarm.link.quality import Upkeep
 from swarm.messages import Lane, Message, Pong
+from swarm.terms import Address
 
 _CONTROL = Lane.CONTROL
+_BULK = Lane.BULK
 
 
 @dataclass(slots=True)
@@ -22,8 +25,12 @@ class LiveLink:
     upkeep: Upkeep
     challenges: dict[int, int] = field(default_factory=dict)
     """Stamp of a ping that asks for a sign of life -> the newcomer's connection."""
+    bulk: Connection | None = None
+    """The lane for weights, once it stands."""
 
     def send(self, message: Message) -> bool:
+        if message.LANE is _BULK:
+            return self.bulk is not None and self.bulk.send(message)
         return (self.control if message.LANE is _CONTROL else self.data).send(message)
 
     def tick(self, now: float) -> None:
@@ -94,3 +101,18 @@ class Contests:
     def _expired(self, newcomer: int) -> None:
         del self._timers[newcomer]
         self._ports.unanswered(newcomer)
+
+
+def peer_of(connection: Connection, found: Established) -> Peer:
+    """Who is at the other end of a connection that authenticated."""
+    dialled = connection.dialled
+    address = connection.address
+    return Peer(
+        node=found.node,
+        public_key=found.public_key,
+        incarnation=found.incarnation,
+        address=address if dialled else Address(address.host, found.listening_port),
+        protocol=found.protocol,
+        dialled=dialled,
+        instance=found.instance,
+    )

@@ -15,6 +15,9 @@ from swarm.terms import Address
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """Seconds, seconds, count: an idle connection to a host that vanished is reaped in 11 s."""
+_LOWER_EFFORT = 0x20
+_BULK_PRIORITY = 2
+"""TC_PRIO_BULK."""
 _TEXT_MAX = 200
 _RESOLVED_MAX = 4
 
@@ -42,6 +45,24 @@ def set_user_timeout(sock: Any, timeout_ms: int) -> None:
     """
     if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         _try_option(sock, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+
+
+def set_background(sock: Any, buffer_bytes: int) -> None:
+    """What goes out here makes way for all else, where there is a choice, and never queues long.
+
+    The marking is RFC 3662's lower effort (CS1, which Wi-Fi takes for background), the priority
+    the lowest band of a Linux network card's queue. The small buffer bounds what waits in it.
+    """
+    if sock is None:
+        return
+    options = [
+        (socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes),
+        (socket.IPPROTO_IP, socket.IP_TOS, _LOWER_EFFORT),
+    ]
+    if hasattr(socket, "SO_PRIORITY"):
+        options.append((socket.SOL_SOCKET, socket.SO_PRIORITY, _BULK_PRIORITY))
+    for level, option, value in options:
+        _try_option(sock, level, option, value)
 
 
 def _try_option(sock: Any, level: int, option: int, value: int) -> None:

@@ -6,19 +6,19 @@ import asyncio
 import dataclasses
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from typing import assert_never
 
 from swarm.config import LinkConfig
 from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
-from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup, Decode
+from swarm.link.bulk_io import BulkLanes, BulkPorts
+from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
 from swarm.link.dial_back_io import DialBacks
 from swarm.link.dial_io import SLOWER, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
 from swarm.link.frames import Encoder
-from swarm.link.handshake import Credentials, Entropy, Established, Handshake
+from swarm.link.handshake import Credentials, Established, Handshake
 from swarm.link.instances import draw_instance, must_yield
 from swarm.link.lanes import (
     Challenge,
@@ -41,9 +41,10 @@ from swarm.link.link_io import (
     LinkStats,
     Peer,
 )
-from swarm.link.live_io import ContestPorts, Contests, LiveLink
+from swarm.link.live_io import ContestPorts, Contests, LiveLink, peer_of
 from swarm.link.quality import Upkeep
 from swarm.link.sockets_io import printable
+from swarm.link.surroundings import Surroundings as Surroundings
 from swarm.link.traffic import Traffic, TrafficCounts
 from swarm.messages import (
     DialBack,
@@ -55,9 +56,8 @@ from swarm.messages import (
     Message,
     Ping,
     Pong,
-    decode,
 )
-from swarm.notes import Level, NoteSink, note
+from swarm.notes import Level, note
 from swarm.terms import Address, Incarnation, NodeId, short
 
 _NOTES_PER_S = 5.0
@@ -75,21 +75,6 @@ _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 _DIAL_BACK = (DialBack, DialedBack)
 _OWN = (*_UPKEEP, *_DIAL_BACK, KeyInUse)
 """Messages that links do not hand on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes.
-
-    `decode`: another one may do its work once for what comes to several nodes of one process.
-    `wall_clock`: seconds since 1970 for peers that compare clocks; 0: none.
-    """
-
-    clock: Callable[[], float]
-    entropy: Entropy
-    notes: NoteSink
-    decode: Decode = decode
-    wall_clock: Callable[[], float] = float
 
 
 class TcpLinks:
@@ -131,6 +116,8 @@ class TcpLinks:
         self._upkeep_timer: asyncio.TimerHandle | None = None
         ports = DialPorts(self._dialled, self._round_failed, self.gone)
         self._dialler = Dialler(ports, config.dial_timeout_s)
+        shared = BulkPorts(self._links, self._live, self._table, self._dialler, events, self._clock)
+        self._bulk = BulkLanes(shared, config.bulk_idle_s)
         self._deferred: list[Callable[[], None]] = []
         self._servers: list[asyncio.Server] = []
         self._closing = False
@@ -164,6 +151,13 @@ class TcpLinks:
     def data_lane_busy(self, peer: NodeId) -> bool:
         link = self._links.get(peer)
         return link is None or link.data.busy
+
+    def open_bulk(self, peer: NodeId) -> None:
+        if not self._closing:
+            self._bulk.open(peer)
+
+    def bulk_has_room(self, peer: NodeId) -> bool:
+        return self._bulk.has_room(peer)
 
     def close(self, peer: NodeId, reason: str) -> None:
         self._apply(self._table.close(peer, reason), defer=True)
@@ -227,10 +221,13 @@ class TcpLinks:
             self._copy_met(connection, found)
             return
         number, now = connection.number, self._clock()
+        if found.lane is Lane.BULK:
+            self._bulk.authenticated(connection, found.node)
+            return
         if found.lane is Lane.DATA:
             effects = self._table.data_ready(number, found, dialled=connection.dialled, now=now)
         else:
-            peer = _peer(connection, found)
+            peer = peer_of(connection, found)
             effects = self._table.control_ready(number, peer, found.binding, now)
             self._dialler.authenticated(connection)
         self._apply(effects)
@@ -274,9 +271,13 @@ class TcpLinks:
         link = self._live.get(connection.number)
         if link is not None and link.data is connection:
             self._events.lane_writable(link.peer.node)
+        else:
+            self._bulk.writable(connection)
 
     def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
         self._gate.gone(connection.number)
+        if self._bulk.ended(connection):
+            return
         if connection.number not in self._live and not self._closing:
             self._note_refusal(connection, cause)
         self._contests.end(connection.number)
@@ -366,6 +367,7 @@ class TcpLinks:
     def _link_gone(self, down: LinkDown) -> None:
         link = self._links.pop(down.peer)
         del self._live[link.control.number], self._live[link.data.number]
+        self._bulk.link_gone(down.peer, down.cause)
         level = Level.INFO if down.orderly else Level.WARNING
         self._notes(
             note(
@@ -392,6 +394,7 @@ class TcpLinks:
         now = self._clock()
         for link in list(self._links.values()):
             link.tick(now)
+        self._bulk.tick()
 
     # ------------------------------------------------------------ copies of a node
 
@@ -424,7 +427,7 @@ class TcpLinks:
             )
 
     def _copy_met(self, connection: Connection, found: Established) -> None:
-        address = _peer(connection, found).address
+        address = peer_of(connection, found).address
         connection.close(COPY_MET)
         self._events.copy_met(address, must_yield(self._credentials.instance, found.instance))
 
@@ -483,17 +486,3 @@ class TcpLinks:
         level = Level.INFO if connection.dialled else Level.WARNING
         address = str(connection.address) if connection.dialled else connection.address.host
         self._notes(note(event, level, address=address, cause=cause, suppressed=suppressed))
-
-
-def _peer(connection: Connection, found: Established) -> Peer:
-    dialled = connection.dialled
-    address = connection.address
-    return Peer(
-        node=found.node,
-        public_key=found.public_key,
-        incarnation=found.incarnation,
-        address=address if dialled else Address(address.host, found.listening_port),
-        protocol=found.protocol,
-        dialled=dialled,
-        instance=found.instance,
-    )

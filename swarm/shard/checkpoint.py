@@ -2,10 +2,12 @@
 
 A checkpoint is identified by its content. The manifest is canonical JSON (sorted keys, no blanks)
 
-    {"config": sha256, "tensors": {name: [dtype, shape, sha256 of bytes]}, "texts": {name: sha256}}
+    {"config": sha256, "tensors": {name: [dtype, shape, digest, bytes]}, "texts": {name: sha256}}
 
 and the ModelId is the first 32 hex digits of the sha256 over it, so that two nodes that hold
-different versions of one model never share a route.
+different versions of one model never share a route. A tensor's digest is the sha256 of its bytes,
+or, where those are more than one piece, the sha256 over the sha256s of its pieces: so each piece
+that comes from a peer can be checked by itself (docs/decisions/026-weights-by-lan.md).
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.errors import ShardError
@@ -25,6 +27,8 @@ CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 TOKENIZER_NAME = "tokenizer.json"
 MANIFEST_NAME = "manifest.json"
+PIECES_NAME = "pieces.bin"
+"""The hashes of the pieces of all tensors that have several, 32 bytes each, by tensor name."""
 TEXT_NAMES = (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -40,15 +44,25 @@ TEXT_NAMES = (
 HEADER_BYTES_MAX = 100 * 1024 * 1024
 """The format's own limit for the JSON head of a safetensors file."""
 
+PIECE_BYTES = 1 << 20
+"""Of a tensor, hashed by themselves. Part of the identity: another size makes other ModelIds."""
+HASH_BYTES = 32
+TENSORS_MAX = 1 << 20
+TENSOR_BYTES_MAX = 1 << 44
+TENSOR_NAME_MAX = 512
+DIMENSIONS_MAX = 16
+
 CONTEXT_LENGTH_UNKNOWN = 8192
 """Taken where the config names no limit (models with linear position bias)."""
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blk|blocks|block)\.(\d+)\.")
-_EMBED = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|token_embd)\.weight$")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")
+LAYER_NAME = re.compile(r"(?:^|\.)(?:layers|h|blk|blocks|block)\.(\d+)\.")
+EMBED_NAME = re.compile(
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|token_embd)\.weight$"
+)
+HEAD_NAME = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")
 
 _ALIASES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -64,8 +78,10 @@ class TensorEntry:
 
     dtype: str
     shape: tuple[int, ...]
-    sha256: str
+    digest: str
     byte_count: int
+    pieces: bytes = field(default=b"", compare=False)
+    """The hashes of its pieces where it has several and they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +162,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "config": manifest.config,
         "texts": dict(manifest.texts),
         "tensors": {
-            name: [entry.dtype, list(entry.shape), entry.sha256]
+            name: [entry.dtype, list(entry.shape), entry.digest, entry.byte_count]
             for name, entry in manifest.tensors.items()
         },
     }
@@ -167,6 +183,66 @@ def text_digests(manifest: bytes) -> dict[str, str]:
         return {str(name): str(digest) for name, digest in texts.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ShardError("not a checkpoint manifest") from error
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """A manifest in canonical form, whoever sent it. Raises ShardError."""
+    try:
+        table = json.loads(data)
+        tensors = {str(name): _entry(str(name), row) for name, row in table["tensors"].items()}
+        config, texts = str(table["config"]), text_digests(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ShardError("not a checkpoint manifest") from error
+    if len(tensors) > TENSORS_MAX or not set(texts) <= set(TEXT_NAMES) or CONFIG_NAME not in texts:
+        raise ShardError("a checkpoint manifest that names too much, or no config")
+    return Manifest(config, texts, tensors)
+
+
+def _entry(name: str, row: Sequence[Any]) -> TensorEntry:
+    dtype, shape, digest, byte_count = row
+    sizes = tuple(int(size) for size in shape)
+    fits = 0 <= int(byte_count) <= TENSOR_BYTES_MAX and len(bytes.fromhex(digest)) == HASH_BYTES
+    if not fits or len(sizes) > DIMENSIONS_MAX or min(sizes, default=0) < 0:
+        raise ValueError(name)
+    if not 0 < len(name) <= TENSOR_NAME_MAX or not name.isprintable():
+        raise ValueError(name)
+    return TensorEntry(str(dtype), sizes, str(digest), int(byte_count))
+
+
+def piece_count(byte_count: int) -> int:
+    return max(1, -(-byte_count // PIECE_BYTES))
+
+
+def tensor_digest(pieces: Sequence[bytes]) -> str:
+    """From the sha256 of each of its pieces."""
+    return pieces[0].hex() if len(pieces) == 1 else hashlib.sha256(b"".join(pieces)).hexdigest()
+
+
+def pieces_bytes(manifest: Manifest) -> bytes:
+    """The content of the file of piece hashes."""
+    return b"".join(manifest.tensors[name].pieces for name in sorted(manifest.tensors))
+
+
+def piece_hashes(manifest: Manifest, data: bytes) -> dict[str, bytes]:
+    """Per tensor the hashes of its pieces, 32 bytes each, from the file of them.
+
+    Raises ShardError unless they are what the manifest's digests were made of.
+    """
+    found: dict[str, bytes] = {}
+    at = 0
+    for name, entry in sorted(manifest.tensors.items()):
+        count = piece_count(entry.byte_count)
+        if count == 1:
+            found[name] = bytes.fromhex(entry.digest)
+            continue
+        hashes = data[at : at + count * HASH_BYTES]
+        at += count * HASH_BYTES
+        if hashlib.sha256(hashes).hexdigest() != entry.digest:
+            raise ShardError(f"the piece hashes of {name} are not those of the model")
+        found[name] = hashes
+    if at != len(data):
+        raise ShardError("the file of piece hashes has another length")
+    return found
 
 
 def missing_shards(weight_map: Mapping[str, str], present: Iterable[str]) -> tuple[str, ...]:
@@ -250,19 +326,19 @@ def weight_sizes(tensors: Mapping[str, TensorEntry], element_bytes: int) -> Weig
     embed = head = 0
     for name, entry in tensors.items():
         size = loaded_bytes(entry, element_bytes)
-        if match := _LAYER.search(name):
+        if match := LAYER_NAME.search(name):
             index = int(match.group(1))
             layers[index] = layers.get(index, 0) + size
-        elif _EMBED.search(name):
+        elif EMBED_NAME.search(name):
             embed = max(embed, size)
-        elif _HEAD.search(name):
+        elif HEAD_NAME.search(name):
             head = max(head, size)
     return WeightSizes(max(layers.values(), default=0), embed, head or embed)
 
 
 def layer_of(name: str) -> int | None:
     """The layer that a tensor belongs to, by its name."""
-    match = _LAYER.search(name)
+    match = LAYER_NAME.search(name)
     return int(match.group(1)) if match else None
 
 

@@ -3,7 +3,10 @@
 Below the cache folder:
 
     files/<hash of path>.json     hashes of one weight file, valid while its size and mtime last
-    models/<ModelId>/             manifest.json and the text files of the model, as they were
+    models/<ModelId>/             manifest.json, pieces.bin and the text files of the model
+
+A folder named after a ModelId that holds that model's manifest.json is a part of the model, as it
+comes from peers: every tensor that is there must be as the manifest says.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from swarm.terms import ModelId
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ def inspect(path: Path, cache: Path, gguf_texts: TextSource) -> Checkpoint:
         return _remember(path, cache, _gguf_tensors(path, cache), gguf_texts(path))
     if not path.is_dir():
         raise ShardError(f"{path} is neither a model folder nor a .gguf file")
+    if (partial := partial_manifest(path)) is not None:
+        return _inspect_part(path, cache, partial)
     if not (path / rules.CONFIG_NAME).is_file():
         raise ShardError(f"{path} has no config.json, so it is not a model folder")
     tensors: dict[str, TensorEntry] = {}
@@ -64,6 +69,36 @@ def inspect(path: Path, cache: Path, gguf_texts: TextSource) -> Checkpoint:
         name: (path / name).read_bytes() for name in rules.TEXT_NAMES if (path / name).exists()
     }
     return _remember(path, cache, tensors, texts)
+
+
+def partial_manifest(folder: Path) -> bytes | None:
+    """The manifest of a folder that holds a part of a model; None for any other folder."""
+    file = folder / rules.MANIFEST_NAME
+    if not file.is_file():
+        return None
+    data = file.read_bytes()
+    return data if rules.model_id_of(data) == folder.name else None
+
+
+def _inspect_part(path: Path, cache: Path, data: bytes) -> Checkpoint:
+    """A part of a model. Raises ShardError when anything in it is not as the manifest says."""
+    manifest = rules.parse_manifest(data)
+    for file in part_files(path):
+        for name, entry in _hashes(file, cache, _safetensors_hashes).items():
+            if manifest.tensors.get(name) != entry:
+                raise ShardError(f"{file} is damaged: {name} is not what the model's manifest says")
+    texts = {}
+    for name, digest in manifest.texts.items():
+        texts[name] = (path / name).read_bytes() if (path / name).is_file() else b""
+        if hashlib.sha256(texts[name]).hexdigest() != digest:
+            raise ShardError(f"{path / name} is damaged: it is not what the manifest says")
+    model_id = rules.model_id_of(data)
+    return Checkpoint(path, model_id, manifest, path / rules.MANIFEST_NAME, texts)
+
+
+def part_files(folder: Path) -> list[Path]:
+    """The weight files of a folder that holds a part of a model, none when it has none yet."""
+    return weight_files(folder) if (folder / INDEX_NAME).is_file() else []
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -94,7 +129,8 @@ def _remember(
     data = rules.manifest_bytes(manifest)
     model_id = rules.model_id_of(data)
     folder = cache / "models" / model_id
-    for name, content in {**texts, rules.MANIFEST_NAME: data}.items():
+    hashes = rules.pieces_bytes(manifest)
+    for name, content in {**texts, rules.MANIFEST_NAME: data, rules.PIECES_NAME: hashes}.items():
         _write(folder / name, content)
     return Checkpoint(path, model_id, manifest, folder / rules.MANIFEST_NAME, dict(texts))
 
@@ -134,9 +170,15 @@ def _hashes(file: Path, cache: Path, hasher: Hasher) -> dict[str, TensorEntry]:
     if entry.is_file():
         kept = _cached(entry)
         if kept.get("stamp") == stamp:
-            return {name: TensorEntry(d, tuple(s), h, b) for name, d, s, h, b in kept["tensors"]}
+            return {
+                name: TensorEntry(d, tuple(s), h, b, bytes.fromhex(p))
+                for name, d, s, h, b, p in kept["tensors"]
+            }
     tensors = hasher(file)
-    rows = [[n, e.dtype, list(e.shape), e.sha256, e.byte_count] for n, e in tensors.items()]
+    rows = [
+        [name, e.dtype, list(e.shape), e.digest, e.byte_count, e.pieces.hex()]
+        for name, e in tensors.items()
+    ]
     _write(entry, json.dumps({"stamp": stamp, "tensors": rows}).encode())
     return tensors
 
@@ -156,20 +198,21 @@ def _safetensors_hashes(file: Path) -> dict[str, TensorEntry]:
         stream.seek(0)
         spans = rules.parse_safetensors_header(stream.read(8 + length), size, str(file))
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return {
-                span.name: TensorEntry(
-                    span.dtype,
-                    span.shape,
-                    _digest(memoryview(mapped), span.start, span.stop),
-                    span.stop - span.start,
-                )
-                for span in spans
-            }
+            found = {}
+            for span in spans:
+                with memoryview(mapped) as data, data[span.start : span.stop] as content:
+                    found[span.name] = _hashed(span.dtype, span.shape, content)
+            return found
 
 
-def _digest(data: memoryview, start: int, stop: int) -> str:
-    with data, data[start:stop] as span:
-        return hashlib.sha256(span).hexdigest()
+def _hashed(dtype: str, shape: tuple[int, ...], content: memoryview) -> TensorEntry:
+    size = rules.PIECE_BYTES
+    pieces = [
+        hashlib.sha256(content[start : start + size]).digest()
+        for start in range(0, max(1, len(content)), size)
+    ]
+    kept = b"".join(pieces) if len(pieces) > 1 else b""
+    return TensorEntry(dtype, shape, rules.tensor_digest(pieces), len(content), kept)
 
 
 def _gguf_tensors(path: Path, cache: Path) -> dict[str, TensorEntry]:
@@ -187,11 +230,10 @@ def _gguf_hashes(path: Path) -> dict[str, TensorEntry]:
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise ShardError(f"{path} is cut short or damaged") from error
     return {
-        tensor.name: TensorEntry(
+        tensor.name: _hashed(
             f"GGUF:{tensor.tensor_type.name}",
             tuple(int(size) for size in reversed(tensor.shape)),
-            hashlib.sha256(tensor.data.tobytes()).hexdigest(),
-            int(tensor.n_bytes),
+            memoryview(tensor.data.tobytes()),
         )
         for tensor in reader.tensors
     }

@@ -24,9 +24,12 @@ from swarm.messages import (
     FileChunk,
     Gap,
     Heartbeat,
+    Holding,
     HopTimes,
     Lane,
     Message,
+    PieceRequest,
+    PieceSlice,
     Ping,
     Progress,
     RecordKind,
@@ -55,6 +58,9 @@ SAMPLES: tuple[Message, ...] = (
     HopTimes(SESSION, EPOCH, StepTimes(5, 0.2, 0.1), StepTimes(3, 0.1, 0.1)),
     Step(SESSION, EPOCH, 0, 2, StepKind.DECODE, RowType.IDS, bytes(8)),
     FileChunk(ModelId("0" * 32), "config.json", 0, 100, bytes(100)),
+    Holding(ModelId("0" * 32), bytes(40)),
+    PieceRequest(ModelId("0" * 32), 7, 1),
+    PieceSlice(ModelId("0" * 32), 7, 1, 0, bytes(100)),
 )
 
 

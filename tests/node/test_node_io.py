@@ -52,6 +52,11 @@ class NoLinks:
     def data_lane_busy(self, peer: NodeId) -> bool:
         return True
 
+    def open_bulk(self, peer: NodeId) -> None: ...
+
+    def bulk_has_room(self, peer: NodeId) -> bool:
+        return False
+
     def close(self, peer: NodeId, reason: str) -> None: ...
 
     def stats(self, peer: NodeId) -> LinkStats | None:

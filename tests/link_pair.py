@@ -75,6 +75,9 @@ class Recorder:
     def lane_writable(self, peer: NodeId) -> None:
         self._add("writable", peer)
 
+    def bulk_ready(self, peer: NodeId) -> None:
+        self._add("bulk", peer)
+
     def copy_met(self, address: Address, yields: bool) -> None:
         self._add("copy_met", address, yields)
 

@@ -1,0 +1,84 @@
+"""Machines that have nothing but the program: they fetch their layers from those that have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm_http import Json
+from swarm_procs import Node, NodePlan, Swarm
+from tiny_models import save_tiny
+from whole_model import whole_at
+
+from swarm.terms import LayerRange
+from swarm.weights.layout import FilePlan, file_plans, needed_files
+from swarm.weights.store_io import ModelStore
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+LAYERS = 12
+CHANGES = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": LAYERS, "head_dim": 64,
+    "initializer_range": 0.05, "vocab_size": 512,
+}  # fmt: skip
+BODY: dict[str, Any] = {
+    "model": "model", "prompt": [5, 9, 12, 7], "max_tokens": 24, "ignore_eos": True, "seed": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source") / "model"
+    save_tiny(folder, "llama", **CHANGES)
+    return folder
+
+
+def shard_of(state: Json, node: Node) -> Json | None:
+    shards = node.view(state).get("shards", [])
+    return shards[0] if shards and shards[0]["state"] == "serving" else None
+
+
+def layers_of(swarm: Swarm, node: Node) -> LayerRange:
+    shard = swarm.wait(lambda: shard_of(node.state(), node), f"{node.name} to serve")
+    return LayerRange(shard["start"], shard["stop"])
+
+
+def expected_files(model: Path, cache: Path, layers: LayerRange) -> dict[str, FilePlan]:
+    manifest = whole_at(model, cache).manifest
+    ends = {"embed": layers.start == 0, "head": layers.stop == LAYERS}
+    names = needed_files(manifest, layers, **ends)
+    return {plan.name: plan for plan in file_plans(manifest, names)}
+
+
+def test_nodes_without_files_cover_the_model_twice(tmp_path: Path, model: Path) -> None:
+    """Half of the layers fit on each; each has on its disk its own layers and no others."""
+    with Swarm(tmp_path) as swarm:
+        first = swarm.start(NodePlan("first", model))
+        layers_of(swarm, first)
+        ids = first.ask(**BODY).finish().ids
+        assert len(ids) == 24
+        size = sum(p.byte_count for p in expected_files(
+            model, tmp_path / "hashes", LayerRange(0, LAYERS)).values())  # fmt: skip
+        memory = str(int((0.6 * size) / 0.7) + (256 << 20))
+        plans = [
+            NodePlan(name, takes_part=True, extra=("--memory", memory))
+            for name in ("second", "third")
+        ]
+        nodes = [swarm.start(plan) for plan in plans]
+        held = [layers_of(swarm, node) for node in nodes]
+        for node, layers in zip(nodes, held, strict=True):
+            assert len(layers) < LAYERS
+            store = ModelStore(node.home / "models", 0, 0)
+            (stored,) = store.models()
+            files = {f.name: f.stat().st_size for f in stored.path.glob("*.safetensors")}
+            wanted = expected_files(model, tmp_path / "hashes", layers)
+            assert files == {name: plan.byte_count for name, plan in wanted.items()}
+            assert store.verify(stored.model_id) == []
+        assert {layer for layers in held for layer in range(layers.start, layers.stop)} == set(
+            range(LAYERS)
+        )
+        first.kill()
+        answer = nodes[0].ask(**BODY).finish()
+        assert answer.error is None
+        assert answer.ids == ids
