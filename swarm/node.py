@@ -114,7 +114,6 @@ class NodeCore:
         self._settle(now)
 
     def leave(self, now: float) -> None:
-        """Announce departure and ask every origin to move its session away."""
         if not self._picture.leaving:
             self._picture.leaving = True
             self._publish(now)
@@ -122,7 +121,7 @@ class NodeCore:
             self.hand_over(now)
 
     def hand_over(self, now: float) -> None:
-        """Ask every origin to move its session away; no departure is announced by it."""
+        """Ask every origin to move its session away; only `leave` announces departure too."""
         for origin, failed in self._relay.farewells():
             self._deliver(origin, failed, now)
         self._settle(now)
