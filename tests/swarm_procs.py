@@ -56,10 +56,11 @@ class NodePlan:
     """Without a model of its own: takes layers of one that the swarm has."""
     extra: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    program: tuple[str, ...] = (str(PROGRAM),)
 
     def command(self, home: Path, key: str, peers: Iterable[str]) -> list[str]:
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
-        command = [*inside, str(PROGRAM), "join", "--log-json"]
+        command = [*inside, *self.program, "join", "--log-json"]
         command += ["--home", str(home), "--name", self.name, "--key", key]
         command += ["--listen", self.listen, "--gateway", self.gateway]
         command += ["--threads", str(self.threads), "--dtype", self.dtype]

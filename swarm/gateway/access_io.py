@@ -20,8 +20,8 @@ from swarm.notes import NoteSink
 
 CONTROL_HEADER = "X-Swarm-Control"
 """Carries the token of `<home>/gateway.json`: programs of this machine show it instead of a key."""
-OPEN_PATHS = frozenset({"/healthz"})
-"""Answered without a key: they tell nothing of the swarm."""
+OPEN_PATHS = frozenset({"/", "/healthz"})
+"""Answered without a key: they tell nothing of the swarm. The web page asks its reader for one."""
 
 
 class Door:

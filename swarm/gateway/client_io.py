@@ -88,7 +88,7 @@ class GatewayClient:
         self.url = f"http://{parts.netloc}"
         self._host = parts.hostname
         self._port = port or 80
-        self._headers = dict(headers or {})
+        self.headers = dict(headers or {})
 
     def state(self) -> Json:
         return self._call("GET", "/swarm/state")
@@ -147,7 +147,7 @@ class GatewayClient:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
         data = None if body is None else json.dumps(body).encode()
         try:
-            known = {"Content-Type": "application/json", **self._headers}
+            known = {"Content-Type": "application/json", **self.headers}
             connection.request(method, path, data, {**known, **headers})
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

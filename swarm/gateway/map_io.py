@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from swarm.errors import ConfigError
+from swarm.gateway.client_io import GatewayClient
 from swarm.gateway.map_look import PLAIN, PRETTY
 from swarm.gateway.map_scene import Choices
 from swarm.gateway.map_tui import MapApp
@@ -34,13 +35,13 @@ class Follower:
 
     def __init__(
         self,
-        url: Callable[[], str],
+        gateway: Callable[[], GatewayClient],
         take: Callable[[str, Json], None],
         say: Callable[[str], None],
     ) -> None:
-        """`url` is asked before each try: a node that starts anew may listen elsewhere. It may
+        """`gateway` is asked before each try: a node that starts anew may listen elsewhere. It may
         raise ConfigError, which is said."""
-        self._url = url
+        self._gateway = gateway
         self._take = take
         self._say = say
 
@@ -49,7 +50,7 @@ class Follower:
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 20) as session:
             while True:
                 try:
-                    await self._read(session, self._url())
+                    await self._read(session, self._gateway())
                     self._say("the gateway hung up, trying again")
                 except ConfigError as error:
                     self._say(str(error))
@@ -59,12 +60,13 @@ class Follower:
 
     def _shown(self) -> str:
         try:
-            return urlsplit(self._url()).netloc
+            return urlsplit(self._gateway().url).netloc
         except ConfigError:
             return "the gateway"
 
-    async def _read(self, session: aiohttp.ClientSession, url: str) -> None:
-        async with session.get(f"{url}/swarm/events") as response:
+    async def _read(self, session: aiohttp.ClientSession, gateway: GatewayClient) -> None:
+        where = f"{gateway.url}/swarm/events"
+        async with session.get(where, headers=gateway.headers) as response:
             response.raise_for_status()
             name, pending = "", b""
             async for piece in response.content.iter_any():
@@ -85,14 +87,14 @@ class Follower:
         return name if line else ""
 
 
-def run_map(url: Callable[[], str], *, plain: bool) -> None:
-    """Draw the map of the gateway at `url` until the person quits."""
+def run_map(gateway: Callable[[], GatewayClient], *, plain: bool) -> None:
+    """Draw the map of a gateway until the person quits."""
     encoding = (sys.stdout.encoding or locale.getencoding()).lower()
     glyphs = PLAIN if plain or "utf" not in encoding else PRETTY
     zone = datetime.now().astimezone().tzinfo
     assert zone is not None
     choices = Choices(glyphs=glyphs, zone=zone)
-    app = MapApp(lambda take, say: Follower(url, take, say).run(), choices, time.monotonic)
+    app = MapApp(lambda take, say: Follower(gateway, take, say).run(), choices, time.monotonic)
     app.run()
 
 
