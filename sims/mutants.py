@@ -14,10 +14,11 @@ from swarm.discovery.addresses import AddressBook, Interest
 from swarm.effects import Generated, Reply
 from swarm.errors import NoRoute
 from swarm.gossip.judge import Judge
+from swarm.kernels.history import Past, TokenHistory
 from swarm.link.live_io import Contests
 from swarm.link.tcp_io import TcpLinks
 from swarm.node_io import GenerationIo
-from swarm.routing import hop_session, outbox, recovery, relay, session
+from swarm.routing import hop_session, outbox, recovery, relay, session, session_watch
 from swarm.routing.relay import Relay
 from swarm.routing.seeking import RouteSeeker
 from swarm.routing.session import OriginSession
@@ -179,6 +180,27 @@ def _late_words() -> tuple[Patch, ...]:
     return ((Relay, "credit", credit),)
 
 
+def _history() -> tuple[Patch, ...]:
+    """A new head is told nothing of the tokens before, and takes what it knows for all of them."""
+
+    def of_what_is_known(self: Any, position: int) -> Past:
+        return Past((), list(self._ids))
+
+    def keep(self: Any, token: Any) -> None:
+        self._ids.append(token.token_id)
+
+    return (
+        (session_watch, "histories", lambda *given: []),
+        (TokenHistory, "before", of_what_is_known),
+        (TokenHistory, "chosen", keep),
+    )
+
+
+def _history_guard() -> tuple[Patch, ...]:
+    """A head that is told nothing of the tokens before refuses; nobody tells it."""
+    return ((session_watch, "histories", lambda *given: []),)
+
+
 _MORE = (
     _entry("same work", "moved boundary", 1, "ids equal the oracle", _same_work),
     _entry("due token", "double death", 1, "each position once", _due_token),
@@ -193,6 +215,8 @@ _MORE = (
     _entry("counted steps", "small outboxes", 5, "queues are short", _counted_steps),
     _entry("dial pauses", "cafe closing time", 1, "dials are paced", _dial_pauses),
     _entry("pauses for the absent", "gateway lost", 1, "bounded", _pauses_for_the_absent),
+    _entry("history", "penalties", 1, "ids equal the oracle", _history),
+    _entry("history told", "penalties", 1, "reroutes have causes", _history_guard),
     _entry("late words", "mixed", 2, "no fault of our own", _late_words),
 )
 

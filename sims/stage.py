@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from swarm.kernels.history import NO_PAST, Past
 from swarm.terms import LayerRange, ModelId, ModelSpec, NumericClass, Order, SampledToken, Sampling
 
 VOCABULARY = 997
@@ -65,8 +66,12 @@ def embed(token_id: int) -> int:
     return mix(token_id, 1)
 
 
-def sample(row: int, position: int, sampling: Sampling) -> SampledToken:
+def sample(row: int, position: int, sampling: Sampling, past: Past = NO_PAST) -> SampledToken:
+    """With penalties every id before, and its place, counts: one lost or doubled shows at once."""
     number = mix(mix(row, position), sampling.seed)
+    if sampling.needs_history:
+        for token_id in (*past.prompt, *past.generated):
+            number = mix(number, token_id)
     return SampledToken(position, 1 + number % (VOCABULARY - 1))
 
 
@@ -79,7 +84,9 @@ def oracle(order: Order, classes: Sequence[tuple[LayerRange, NumericClass]]) -> 
         for chain in chains:
             row = chain.run(position, row)
         if position >= len(order.prompt_ids) - 1:
-            token = sample(row, position + 1, order.sampling).token_id
+            seen = ids[: len(order.prompt_ids)] if order.sampling.needs_prompt else ()
+            past = Past(seen, ids[len(order.prompt_ids) :])
+            token = sample(row, position + 1, order.sampling, past).token_id
             ids.append(token)
             result.append(token)
     return result

@@ -15,6 +15,8 @@ from sims.loop import SimLoop
 from sims.machine import SECOND_NS, Machine, Process
 from sims.paged import BlockStore
 from sims.stage import REFERENCE_CLASS, ROW, ROW_BYTES, Chain, embed, salt_of, sample
+from swarm.errors import ShardError
+from swarm.kernels.history import NO_PAST, TokenHistory
 from swarm.messages import (
     KV_BLOCK_TOKENS,
     Begin,
@@ -27,6 +29,7 @@ from swarm.messages import (
     LoadProgress,
     Message,
     Ran,
+    Recall,
     RowType,
     Run,
     RunFailed,
@@ -76,6 +79,8 @@ class _Job:
     chain: Chain
     blocks: BlockStore | None
     """None for the row that proves the worker: it has no room in any pool."""
+    history: TokenHistory | None
+    """Of a head whose tokens depend on those before."""
     runs: deque[Run] = field(default_factory=deque)
 
 
@@ -180,6 +185,8 @@ class SimWorker:
                 job = self._jobs.pop(message.session, None)
                 if job is not None and job.blocks is not None:
                     job.blocks.end(message.session)
+            case Recall():
+                self._recall(message)
             case Run():
                 self._queue(message)
             case _:
@@ -229,7 +236,17 @@ class SimWorker:
             state = blocks.begin(order.session, order.blocks, order.kv_length, order.layers)
             chain.kv = list(state or chain.kv)
             chain.length = order.kv_length
-        self._jobs[order.session] = _Job(order, chain, blocks)
+        needs = order.head and order.sampling.needs_history
+        history = TokenHistory(order.sampling, order.prompt_count) if needs else None
+        self._jobs[order.session] = _Job(order, chain, blocks, history)
+
+    def _recall(self, order: Recall) -> None:
+        job = self._jobs.get(order.session)
+        if job is not None and job.history and job.order.generation == order.generation:
+            try:
+                job.history.recall(order.position, bytes(order.payload)[order.guide_bytes :])
+            except ShardError as error:
+                self._answer(_failed(order.session, order.generation, str(error)))
 
     def _queue(self, run: Run) -> None:
         job = self._jobs.get(run.session)
@@ -287,13 +304,16 @@ class SimWorker:
     def _compute(self, job: _Job, run: Run) -> Message:
         if run.position != job.chain.length:
             detail = f"rows from {run.position}, the KV holds {job.chain.length}"
-            return RunFailed(run.session, run.generation, FailureCode.STEP_FAILED, detail)
+            return _failed(run.session, run.generation, detail)
         begin, rows, tokens = job.order, [], []
         for index in range(run.count):
             position = run.position + index
             row = _run_row(job, position, self._input(run, index))
             if begin.head and position >= run.sample_from:
-                tokens.append(self._sampled(row, position, begin))
+                try:
+                    tokens.append(self._sampled(row, position, job))
+                except ShardError as error:
+                    return _failed(run.session, run.generation, str(error))
             rows.append(ROW.pack(self.corrupt_row(row)))
         return Ran(
             session=run.session,
@@ -307,8 +327,13 @@ class SimWorker:
             payload=b"" if begin.head else b"".join(rows),
         )
 
-    def _sampled(self, row: int, position: int, begin: Begin) -> SampledToken:
-        return sample(self.corrupt_row(row), position + 1, begin.sampling)
+    def _sampled(self, row: int, position: int, job: _Job) -> SampledToken:
+        """Raises ShardError where the ids before are not known."""
+        past = job.history.before(position + 1) if job.history else NO_PAST
+        token = sample(self.corrupt_row(row), position + 1, job.order.sampling, past)
+        if job.history:
+            job.history.chosen(token)
+        return token
 
     def _input(self, run: Run, index: int) -> int:
         if run.row_type is RowType.IDS:
@@ -365,3 +390,7 @@ def _run_row(job: _Job, position: int, row: int) -> int:
     result = chain.run(position, row)
     job.blocks.ran(block, session, position, chain.kv)
     return result
+
+
+def _failed(session: SessionId, generation: int, detail: str) -> RunFailed:
+    return RunFailed(session, generation, FailureCode.STEP_FAILED, detail)
