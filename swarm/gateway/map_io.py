@@ -35,13 +35,13 @@ class Follower:
 
     def __init__(
         self,
-        gateway: Callable[[], GatewayClient],
+        find: Callable[[], GatewayClient],
         take: Callable[[str, Json], None],
         say: Callable[[str], None],
     ) -> None:
-        """`gateway` is asked before each try: a node that starts anew may listen elsewhere. It may
+        """`find` is asked before each try: a node that starts anew may listen elsewhere. It may
         raise ConfigError, which is said."""
-        self._gateway = gateway
+        self._find = find
         self._take = take
         self._say = say
 
@@ -49,24 +49,21 @@ class Follower:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 20) as session:
             while True:
+                shown = "the gateway"
                 try:
-                    await self._read(session, self._gateway())
-                    self._say("the gateway hung up, trying again")
+                    client = self._find()
+                    shown = urlsplit(client.url).netloc
+                    await self._read(session, client)
+                    self._say(f"{shown} hung up, trying again")
                 except ConfigError as error:
                     self._say(str(error))
                 except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-                    self._say(f"no answer from {self._shown()}: {_reason(error)}, trying again")
+                    self._say(f"no answer from {shown}: {_reason(error)}, trying again")
                 await asyncio.sleep(RETRY_S)
 
-    def _shown(self) -> str:
-        try:
-            return urlsplit(self._gateway().url).netloc
-        except ConfigError:
-            return "the gateway"
-
-    async def _read(self, session: aiohttp.ClientSession, gateway: GatewayClient) -> None:
-        where = f"{gateway.url}/swarm/events"
-        async with session.get(where, headers=gateway.headers) as response:
+    async def _read(self, session: aiohttp.ClientSession, client: GatewayClient) -> None:
+        url = f"{client.url}/swarm/events"
+        async with session.get(url, headers=client.headers) as response:
             response.raise_for_status()
             name, pending = "", b""
             async for piece in response.content.iter_any():
@@ -87,18 +84,20 @@ class Follower:
         return name if line else ""
 
 
-def run_map(gateway: Callable[[], GatewayClient], *, plain: bool) -> None:
-    """Draw the map of a gateway until the person quits."""
+def run_map(find: Callable[[], GatewayClient], *, plain: bool) -> None:
+    """Draw the map of the gateway that `find` names until the person quits."""
     encoding = (sys.stdout.encoding or locale.getencoding()).lower()
     glyphs = PLAIN if plain or "utf" not in encoding else PRETTY
     zone = datetime.now().astimezone().tzinfo
     assert zone is not None
     choices = Choices(glyphs=glyphs, zone=zone)
-    app = MapApp(lambda take, say: Follower(gateway, take, say).run(), choices, time.monotonic)
+    app = MapApp(lambda take, say: Follower(find, take, say).run(), choices, time.monotonic)
     app.run()
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientResponseError):
-        return f"status {error.status}"
+        return "it asks for a key" if error.status == 401 else f"status {error.status}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or "it cannot be reached"
     return str(error) or type(error).__name__

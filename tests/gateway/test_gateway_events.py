@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.config import GatewayConfig
+from swarm.gateway import map_io
 from swarm.gateway.changes import LISTS, apply, difference
+from swarm.gateway.client_io import GatewayClient
 from swarm.gateway.events_io import Reader
 from swarm.gateway.view import state_json
 from swarm.notes import Level, note
@@ -214,3 +216,40 @@ def test_a_failure_inside_ends_the_streams_and_is_told() -> None:
         assert [entry.event for entry in served.notes] == ["gateway.bug"]
 
     talk(Broken(), conversation)
+
+
+# ---------------------------------------------------------------- who follows them
+
+
+def test_a_map_follows_a_gateway_through_its_end_and_its_return(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(map_io, "RETRY_S", 0.0)
+    said: asyncio.Queue[str] = asyncio.Queue()
+    taken: asyncio.Queue[tuple[str, Json]] = asyncio.Queue()
+    urls = ["http://127.0.0.1:9"]
+
+    def take(name: str, data: Json) -> None:
+        taken.put_nowait((name, data))
+
+    async def say_until(wanted: str) -> None:
+        while wanted not in await said.get():
+            pass
+
+    async def run() -> None:
+        follower = map_io.Follower(lambda: GatewayClient(urls[-1]), take, said.put_nowait)
+        task = asyncio.create_task(follower.run())
+        await say_until("no answer from 127.0.0.1:9: ")
+        for _ in range(2):
+            node = FakeNode()
+            async with serving(node, SOON) as served:
+                urls.append(served.url)
+                await say_until("live")
+                assert (await taken.get())[0] == "snapshot"
+                node.notes.put_nowait(note("peer.dead", peer="b"))
+                assert (await taken.get())[1]["event"] == "peer.dead"
+            await say_until("trying again")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
