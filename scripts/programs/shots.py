@@ -1,6 +1,6 @@
 """The pictures in docs/images: four nodes on this machine hold SmolLM2 in parts, one is asked on
-its web page, the node in the middle of the route is killed, and the answer goes on. The page in both
-themes and the terminal map are caught while the change of route is in sight.
+its web page, the node in the middle of the route is killed, and the answer goes on. The page in
+both themes and the terminal map are caught while the change of route is in sight.
 """
 
 from __future__ import annotations
