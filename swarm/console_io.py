@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from swarm.notes import FieldValue, Level, Note, as_json, as_text, note, printable
+from swarm.status_line import Progress
 
 LINES_MAX = 2000
 """Lines that wait for a reader; a few hundred kilobytes."""
+COLUMNS = 80
+"""Of a terminal that does not say."""
+ERASE = "\r\x1b[K"
 FLUSH_S = 2.0
 """How long a node that stops waits for its reader."""
 
@@ -41,16 +45,28 @@ class _Target:
         except (OSError, ValueError):  # it is no file
             return _Target(stream, None)
 
-    def write(self, line: str) -> None:
+    @property
+    def is_terminal(self) -> bool:
+        """One that can erase a line."""
+        return self.stream.isatty() and os.name != "nt" and os.environ.get("TERM") != "dumb"
+
+    @property
+    def columns(self) -> int:
+        try:
+            return os.get_terminal_size(self.descriptor or -1).columns
+        except OSError:
+            return COLUMNS
+
+    def write(self, text: str) -> None:
         """A reader that went away must not stop the node."""
         if self.is_gone:
             return
         try:
             if self.descriptor is None:
-                self.stream.write(line + "\n")
+                self.stream.write(text)
                 self.stream.flush()
             else:
-                _write_all(self.descriptor, (line + "\n").encode(errors="replace"))
+                _write_all(self.descriptor, text.encode(errors="replace"))
         except (OSError, ValueError):
             self.is_gone = True
 
@@ -63,12 +79,16 @@ class _Line:
 
 
 class _Writer:
-    """A bounded queue of lines and the thread that writes them."""
+    """A bounded queue of lines and the thread that writes them, above a footer that stays last."""
 
-    def __init__(self, lines_max: int, notice: Callable[[int], _Line]) -> None:
+    def __init__(
+        self, lines_max: int, notice: Callable[[int], _Line], footer_target: _Target | None
+    ) -> None:
         """`notice` makes the line that tells how many were dropped."""
         self._lines_max = lines_max
         self._notice = notice
+        self._footer_target = footer_target
+        self._footer = self._drawn = ""
         self._lines: deque[_Line] = deque()
         self._dropped = 0
         self._writing = False
@@ -85,37 +105,63 @@ class _Writer:
                 del self._lines[oldest]
                 self._dropped += 1
             self._lines.append(line)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="console", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._wake()
+
+    def set_footer(self, text: str) -> None:
+        """What stands below all lines from now on; the last of several counts."""
+        with self._changed:
+            if not self._closed and self._footer_target is not None:
+                self._footer = text
+                self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is written; False where the reader did not take it in time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines and not self._writing, timeout_s)
+            return self._changed.wait_for(
+                lambda: not self._writing and not self._has_work, timeout_s
+            )
 
     def close(self) -> None:
         """Nothing more is taken; the thread ends with what waits."""
         with self._changed:
             self._closed = True
+            self._footer = ""
             self._changed.notify_all()
 
-    def _run(self) -> None:
-        while lines := self._next():
-            for line in lines:
-                line.target.write(line.text)
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._lines) or self._footer != self._drawn
 
-    def _next(self) -> list[_Line]:
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            lines, shown, footer = work
+            erase = ERASE if shown else ""
+            for line in lines:
+                line.target.write(f"{erase}{line.text}\n")
+                erase = ""
+            if self._footer_target is not None and (footer or shown):
+                room = self._footer_target.columns - 1
+                self._footer_target.write(f"{erase}{footer[:room]}")
+
+    def _next(self) -> tuple[list[_Line], str, str] | None:
+        """Lines, the footer that is shown now, and the one to be shown; None at the end."""
         with self._changed:
             self._writing = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._lines or self._closed)
-            if not self._lines:
-                return []
+            self._changed.wait_for(lambda: self._has_work or self._closed)
+            if not self._has_work:
+                return None
             self._writing = True
+            shown, self._drawn = self._drawn, self._footer
             dropped, self._dropped = self._dropped, 0
-            return [*([self._notice(dropped)] if dropped else []), self._lines.popleft()]
+            lines = [self._notice(dropped)] if dropped else []
+            return [*lines, *([self._lines.popleft()] if self._lines else [])], shown, self._drawn
 
 
 class Console:
@@ -144,9 +190,21 @@ class Console:
         self._one_terminal = self._out.stream.isatty() and self._log.stream.isatty()
         for_people = self._log.stream.isatty() and not as_json_lines
         self._level = level or (Level.WARNING if for_people else Level.INFO)
-        self._writer = _Writer(lines_max, self._notice)
+        is_watched = self._one_terminal and not as_json_lines and self._out.is_terminal
+        self._writer = _Writer(lines_max, self._notice, self._out if is_watched else None)
+        self._progress = Progress()
+        self._status = ""
+        self.shows_status = is_watched
+        """Whether a person sees what `status` is told."""
+
+    def status(self, text: str) -> None:
+        """The line at the bottom of a terminal; a file or a pipe gets none."""
+        self._status = text
+        self._writer.set_footer(self._progress.text or text)
 
     def note(self, entry: Note) -> None:
+        if self._progress.note(entry):
+            self.status(self._status)
         sentence = None if self._json else _sentence(entry)
         is_logged = entry.level >= self._level
         if is_logged and (sentence is None or not self._one_terminal):

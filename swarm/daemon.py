@@ -51,6 +51,7 @@ from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
+from swarm.status_line import Pace, status_line
 from swarm.terms import Address, Incarnation, NodeId, short
 from swarm.weights.store_io import cached_models, models_store
 
@@ -69,6 +70,8 @@ WORKER_LINE_SHOWN = 500
 START_LETTERS = 8
 """Of a start's instance, in the names of its mDNS entries."""
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
+STATUS_S = 1.0
+"""Between two looks for the line at the bottom of the terminal."""
 FOREIGN_LISTEN_S = 1.5
 """How long a first start listens for swarms that it might have been meant to join."""
 
@@ -289,6 +292,9 @@ class _Node:
         if config.discovery.mdns:
             await self._start_mdns()
         self._watching = loop.create_task(watch.run())
+        if self._console.shows_status:
+            self._stack.callback(self._console.status, "")
+            self._stack.push_async_callback(_end, loop.create_task(self._show_status()))
 
     @property
     def id(self) -> NodeId:
@@ -322,6 +328,15 @@ class _Node:
         await self._stack.aclose()
         reason = "the node stops" if self.keeper is None else "the node takes a new identity"
         await self._links.close_all(reason)
+
+    async def _show_status(self) -> None:
+        """For the person at the terminal, until cancelled."""
+        pace = Pace()
+        while True:
+            snapshot = self._io.snapshot()
+            tokens_per_s = pace.look(snapshot, time.monotonic())
+            self._console.status(status_line(snapshot, tokens_per_s))
+            await asyncio.sleep(STATUS_S)
 
     # ------------------------------------------------------------ building
 
@@ -426,6 +441,11 @@ class _Node:
         mdns = Mdns(announcement, self._config.discovery, self._io, self._console.note)
         await mdns.start()
         self._stack.push_async_callback(mdns.stop)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _first_of(*events: asyncio.Event) -> None:

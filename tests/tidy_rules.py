@@ -42,6 +42,7 @@ RANKS: dict[str, int] = {
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
+    "status_line": 2,
     "access": 3,
     "weights": 3,
     "console_io": 3,
