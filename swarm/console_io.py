@@ -53,7 +53,7 @@ class _Target:
     @property
     def columns(self) -> int:
         try:
-            return os.get_terminal_size(self.descriptor or -1).columns
+            return os.get_terminal_size(self.descriptor or 1).columns or COLUMNS
         except OSError:
             return COLUMNS
 
