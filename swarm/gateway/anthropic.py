@@ -14,17 +14,16 @@ from pydantic import FailFast, Field
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
 from swarm.gateway import conversation, tools
-from swarm.gateway.calls import Call, Endpoint, Message, Rendering, ToolUse
+from swarm.gateway.calls import Call, Endpoint, Message, Rendering, ToolUse, following
 from swarm.gateway.fields import Body, Json, refuse_unsupported, unsupported, validated
 from swarm.gateway.openai import stop_strings
+from swarm.gateway.sampling_fields import AskedGuide, schema_guide
 from swarm.terms import Sampling
 
 _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "container": (),
     "context_management": (),
     "mcp_servers": ([],),
-    "output_config": ({},),
-    "output_format": (),
     "thinking": ({"type": "disabled"},),
 }
 
@@ -52,6 +51,8 @@ class MessagesBody(CountBody):
     top_k: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     metadata: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
 
 
 def messages(values: Json, config: GatewayConfig) -> Call:
@@ -59,7 +60,7 @@ def messages(values: Json, config: GatewayConfig) -> Call:
     refuse_unsupported(values, _ASKS_NOTHING)
     body = validated(MessagesBody, values)
     given, rendering = _prompt(body)
-    return Call(
+    call = Call(
         endpoint=Endpoint.MESSAGES,
         model=body.model,
         prompts=(given,),
@@ -71,6 +72,22 @@ def messages(values: Json, config: GatewayConfig) -> Call:
         include_usage=True,
         rendering=rendering,
     )
+    return following(call, _guide(body))
+
+
+def _guide(body: MessagesBody) -> AskedGuide | None:
+    """`output_config.format`, which was `output_format` before."""
+    config = body.output_config or {}
+    for name in config:
+        if name != "format" and config[name] is not None:
+            raise unsupported(f"output_config.{name}")
+    param = "output_format" if body.output_format is not None else "output_config.format"
+    form = body.output_format if body.output_format is not None else config.get("format")
+    if form is None:
+        return None
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        raise RequestError(f"{param}.type must be 'json_schema'", param=f"{param}.type")
+    return AskedGuide(param, schema_guide(form.get("schema"), f"{param}.schema"))
 
 
 def count(values: Json, config: GatewayConfig) -> Call:

@@ -75,6 +75,8 @@ class ToolUse:
     """`auto`, `required`, or the name of the function to call."""
     parallel: bool = True
     """More than one call may come at once."""
+    strict: bool = False
+    """Calls must follow the schemas of their functions."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,6 +135,13 @@ class Call:
     def needs_tokenizer(self) -> bool:
         """Whether more than prompts must be looked at by the tokenizer."""
         return self.guide is not None or bool(self.bad_words)
+
+
+def following(call: Call, asked: AskedGuide | None) -> Call:
+    """The call whose answer must conform to this guide, if there is one."""
+    if asked is None:
+        return call
+    return replace(call, guide=asked, sampling=replace(call.sampling, guide=asked.guide.kind))
 
 
 def call_json(call: Call) -> Json:

@@ -13,7 +13,7 @@ from aiohttp import web
 from swarm.config import GatewayConfig
 from swarm.effects import Stalled, Started
 from swarm.errors import CapacityError, LinkError, RequestError, SwarmError
-from swarm.gateway import calls, catalog, dialects
+from swarm.gateway import calls, catalog, dialects, tool_guides
 from swarm.gateway.answer import Answer, Piece
 from swarm.gateway.calls import Call, Endpoint
 from swarm.gateway.feed_io import EventFeed
@@ -148,6 +148,7 @@ class Completions:
             prompts = await self._prompts(call, data, spec)
             banned = await self._texts.banned(call, spec)
             call = replace(call, sampling=replace(call.sampling, banned=banned))
+            call = tool_guides.guided(call, words.tool_family if words else None)
         seeds = [self._sources.seed() for _ in prompts]
         orders = calls.orders_of(call, spec, prompts, seeds, self._config)
         return Job(call, spec, tuple(_answer(call, order, words, began) for order in orders))

@@ -13,10 +13,17 @@ from pydantic import FailFast, Field
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
 from swarm.gateway import conversation, tools
-from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Message, Prompt, Rendering
+from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Message, Prompt, Rendering, following
 from swarm.gateway.fields import Body, Json, refuse_unsupported, validated
 from swarm.gateway.openai import stop_strings
-from swarm.terms import Sampling
+from swarm.gateway.sampling_fields import (
+    ANY_OBJECT,
+    BIAS_LIMIT,
+    AskedGuide,
+    Penalty,
+    schema_guide,
+)
+from swarm.terms import Guide, GuideKind, Sampling
 
 TEMPERATURE = 0.8
 TOP_K = 40
@@ -25,7 +32,6 @@ TOP_P = 0.9
 
 _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "context": ([],),
-    "format": ("",),
     "images": ([],),
     "logprobs": (False,),
     "raw": (False,),
@@ -36,12 +42,8 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
 }
 """Known fields that are not carried out here, with the values that ask for nothing."""
 _OPTIONS_ASK_NOTHING: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "min_p": (0,),
     "mirostat": (0,),
     "num_keep": (),
-    "presence_penalty": (0,),
-    "repeat_penalty": (1,),
     "tfs_z": (1,),
     "typical_p": (1,),
 }
@@ -57,6 +59,10 @@ class Options(Body):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: str | list[Any] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=BIAS_LIMIT)] | None = None
 
 
 class _Common(Body):
@@ -64,6 +70,7 @@ class _Common(Body):
     stream: bool | None = None
     keep_alive: str | int | float | None = None
     options: Options | None = None
+    format: str | dict[str, Any] | None = None
 
 
 class ChatMessage(Body):
@@ -136,7 +143,7 @@ def _call(
         refuse_unsupported(body.options.model_dump(), _OPTIONS_ASK_NOTHING, "options.")
     options = body.options or Options()
     limit = options.num_predict
-    return Call(
+    call = Call(
         endpoint=endpoint,
         model=body.model,
         prompts=prompts,
@@ -150,6 +157,7 @@ def _call(
         fills_context=limit is not None and limit < 0,
         context_wanted=options.num_ctx,
     )
+    return following(call, _guide(body.format))
 
 
 def _sampling(options: Options) -> Sampling:
@@ -159,7 +167,22 @@ def _sampling(options: Options) -> Sampling:
         top_p=float(top_p) or 1.0,
         top_k=1 if top_p == 0 else TOP_K if options.top_k is None else options.top_k,
         seed=(options.seed or 0) & SEED_MASK,
+        min_p=options.min_p or 0.0,
+        presence_penalty=options.presence_penalty or 0.0,
+        frequency_penalty=options.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if options.repeat_penalty is None else options.repeat_penalty,
     )
+
+
+def _guide(given: str | Json | None) -> AskedGuide | None:
+    """`format`: any object, or what a schema describes."""
+    if not given:
+        return None
+    if given == "json":
+        return AskedGuide("format", Guide(GuideKind.JSON_SCHEMA, ANY_OBJECT))
+    if isinstance(given, str):
+        raise RequestError("format must be 'json' or a JSON schema", param="format")
+    return AskedGuide("format", schema_guide(given, "format"))
 
 
 def _message(index: int, message: ChatMessage) -> Message:

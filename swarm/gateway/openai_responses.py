@@ -14,9 +14,10 @@ from pydantic import Field
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
 from swarm.gateway import conversation, tools
-from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Message, Rendering, ToolUse
+from swarm.gateway.calls import SEED_MASK, Call, Endpoint, Message, Rendering, ToolUse, following
 from swarm.gateway.fields import Body, Json, refuse_unsupported, unsupported, validated
-from swarm.terms import Sampling
+from swarm.gateway.sampling_fields import ANY_OBJECT, AskedGuide, schema_guide
+from swarm.terms import Guide, GuideKind, Sampling
 
 INPUT_ITEMS_MAX = 4096
 LOGPROBS = "message.output_text.logprobs"
@@ -28,7 +29,6 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "previous_response_id": (),
     "prompt": (),
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
-    "text": ({}, {"format": {"type": "text"}}),
     "truncation": ("disabled",),
 }
 _INSTEAD = {
@@ -56,6 +56,7 @@ class ResponsesBody(Body):
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     user: str | None = None
+    text: dict[str, Any] | None = None
 
 
 def responses(values: Json, config: GatewayConfig) -> Call:
@@ -67,7 +68,7 @@ def responses(values: Json, config: GatewayConfig) -> Call:
         given.append({"role": "system", "content": body.instructions})
     given += _messages(body.input)
     offered = _tool_use(body)
-    return Call(
+    call = Call(
         endpoint=Endpoint.RESPONSES,
         model=body.model,
         prompts=(conversation.messages(given),),
@@ -79,6 +80,26 @@ def responses(values: Json, config: GatewayConfig) -> Call:
         rendering=Rendering(tools=offered),
         told=_told(body),
     )
+    return following(call, _guide(body.text or {}))
+
+
+def _guide(text: Json) -> AskedGuide | None:
+    """`text.format`: as `response_format` of chats, but flat."""
+    for name in text:
+        if name != "format" and text[name] is not None:
+            raise unsupported(f"text.{name}")
+    form = text.get("format")
+    kind = form.get("type") if isinstance(form, dict) else None
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return AskedGuide("text.format", Guide(GuideKind.JSON_SCHEMA, ANY_OBJECT))
+    if kind != "json_schema" or not isinstance(form.get("schema"), dict):
+        raise RequestError(
+            "text.format must be of type 'text' or 'json_object', or 'json_schema' with a schema",
+            param="text.format",
+        )
+    return AskedGuide("text.format", schema_guide(form["schema"], "text.format.schema"))
 
 
 def _logprobs(body: ResponsesBody, config: GatewayConfig) -> int | None:
@@ -186,6 +207,7 @@ def _told(body: ResponsesBody) -> Json:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": body.text or {"format": {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,

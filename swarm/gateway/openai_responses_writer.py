@@ -18,7 +18,6 @@ _STATIC: Json = {
     "reasoning": {"effort": None, "summary": None},
     "service_tier": "default",
     "store": False,
-    "text": {"format": {"type": "text"}},
     "truncation": "disabled",
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, ShardError
-from swarm.gateway import calls, dialects, token_table
+from swarm.gateway import calls, dialects, token_table, tool_guides
 from swarm.gateway.calls import Call, Endpoint, Prompt
 from swarm.gateway.sampling_fields import AskedGuide
 from swarm.gateway.text import ModelText, TextUnusable
@@ -83,6 +83,8 @@ class TextWork:
             raise UnknownModel
         call = self._parse(question, body)
         prompts = prompt_ids(call, spec, text, datetime.fromisoformat(question["now"]))
+        if text is not None:
+            call = tool_guides.guided(call, text.tool_family)
         calls.orders_of(call, spec, prompts, [0] * len(prompts), self._config)
         if call.guide is not None and text is not None:
             self._check_guide(call.guide, spec, text)

@@ -12,7 +12,6 @@ from typing import Any
 
 from swarm.errors import RequestError
 from swarm.gateway.calls import AUTO, NONE, REQUIRED, Json, ToolUse
-from swarm.gateway.fields import unsupported
 
 TOOLS_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -35,7 +34,10 @@ def tool_use(tools: Sequence[Any] | None, choice: Any, parallel: bool | None) ->
         if names.count(name) > 1:
             raise RequestError(f"two tools are named {name}", param="tools")
     chosen = _choice(choice, names)
-    return None if chosen == NONE else ToolUse(checked, chosen, parallel is not False)
+    if chosen == NONE:
+        return None
+    strict = any(tool["function"].get("strict") for tool in tools)
+    return ToolUse(checked, chosen, parallel is not False, strict)
 
 
 def _tool(index: int, tool: Any) -> Json:
@@ -62,8 +64,6 @@ def _tool(index: int, tool: Any) -> Json:
     ):
         if function.get(field) is not None and not isinstance(function[field], kind):
             raise RequestError(f"{where}.{field} must be {what}", param=f"{where}.{field}")
-    if function.get("strict"):
-        raise unsupported(f"{where}.strict")
     kept = {"name": name, "description": function.get("description") or ""}
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "function", "function": {**kept, "parameters": parameters}}
@@ -74,7 +74,7 @@ def _choice(choice: Any, names: Sequence[str]) -> str:
     if choice is None or choice in (AUTO, NONE):
         return choice or AUTO
     if choice == REQUIRED:
-        raise unsupported("tool_choice", "a call cannot be forced: ask for auto")
+        return REQUIRED
     function = choice.get("function") if isinstance(choice, dict) else None
     if not isinstance(function, dict) or choice.get("type") != "function":
         raise RequestError(
@@ -82,9 +82,12 @@ def _choice(choice: Any, names: Sequence[str]) -> str:
             ' {"type": "function", "function": {"name": ...}}',
             param="tool_choice",
         )
-    if function.get("name") not in names:
+    name = function.get("name")
+    if name not in names:
         raise RequestError("tool_choice names a function that is not in tools", param="tool_choice")
-    raise unsupported("tool_choice", "a call cannot be forced: ask for auto")
+    if name in (AUTO, NONE, REQUIRED):
+        raise RequestError(f"a function named {name} cannot be chosen", param="tool_choice")
+    return str(name)
 
 
 def past_calls(where: str, calls: Any) -> list[Json]:

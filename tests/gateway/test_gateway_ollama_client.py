@@ -184,6 +184,8 @@ def test_limits_of_tokens_and_of_the_context() -> None:
         ({"options": {"mirostat": 1}}, "options.mirostat"),
         ({"options": 3}, "options"),
         ({"think": True}, "think"),
+        ({"format": "xml"}, "format"),
+        ({"options": {"presence_penalty": 3}}, "options.presence_penalty"),
         ({"suffix": "x"}, "suffix"),
         ({"template": "x"}, "template"),
         ({"tools": [3]}, "tools.0"),

@@ -324,6 +324,9 @@ def test_empty_prompts_and_foreign_ids_are_refused(ids: tuple[int, ...]) -> None
     assert caught.value.param == "prompt"
 
 
+CHOSEN_AUTO = {"type": "function", "function": {"name": "auto"}}
+
+
 def test_tools_are_taken_as_templates_want_them() -> None:
     named = {"name": "g", "description": "does", "parameters": {"type": "object"}, "strict": False}
     offered = chat(tools=[TOOL, {"type": "function", "function": named}]).rendering.tools
@@ -359,8 +362,9 @@ def test_earlier_calls_have_their_arguments_as_an_object() -> None:
         ({"tools": [TOOL] * 129}, "tools"),
         ({"tools": {}}, "tools"),
         ({"tools": [{"function": {"name": "f", "parameters": 3}}]}, "tools.0.function.parameters"),
-        ({"tools": [{"function": {"name": "f", "strict": True}}]}, "tools.0.function.strict"),
+        ({"tools": [{"function": {"name": "f", "strict": 1}}]}, "tools.0.function.strict"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"function": {"name": "auto"}}], "tool_choice": CHOSEN_AUTO}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),  # noqa: E501

@@ -165,3 +165,18 @@ def test_an_unknown_way_of_calling_is_refused() -> None:
             await client.chat.completions.create(model="tiny", messages=HELLO, tools=TOOLS)
 
     talk(node, conversation)
+
+
+def test_a_call_that_must_come_reaches_the_node_as_a_guide() -> None:
+    node = node_of('<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>')
+
+    async def conversation(client: openai.AsyncOpenAI) -> None:
+        answer = await client.chat.completions.create(
+            model="tiny", messages=HELLO, tools=TOOLS, tool_choice="required"
+        )
+        assert len(answer.choices[0].message.tool_calls or []) == 1
+        (order,) = node.orders
+        assert order.guide is not None and order.sampling.guide is order.guide.kind
+        assert "weather" in order.guide.source
+
+    talk(node, conversation)
