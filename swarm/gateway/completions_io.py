@@ -87,9 +87,9 @@ class Completions:
     async def serve(self, endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
         """The response. Whatever way this ends, the session's hops are freed."""
         began = self._sources.clock()
-        if self._refusing:
-            raise LinkError("this node is leaving the swarm; ask another")
+        self._check_open()
         async with self._turns.turn():
+            self._check_open()
             job = await self._prepare(endpoint, await self.body(request), began)
             if not job.answers:
                 return web.json_response(dialects.writer(self._reply(job, ())).body([]))
@@ -97,10 +97,17 @@ class Completions:
 
     async def count(self, endpoint: Endpoint, request: web.Request) -> list[int]:
         """Tokens of each prompt of a request that asks for no answer."""
-        data = await self.body(request)
-        async with self._in_time():
-            call, spec, _ = await self._parse(endpoint, data)
-            return [len(ids) for ids in await self._prompts(call, data, spec)]
+        self._check_open()
+        async with self._turns.turn():
+            data = await self.body(request)
+            async with self._in_time():
+                call, spec, _ = await self._parse(endpoint, data)
+                return [len(ids) for ids in await self._prompts(call, data, spec)]
+
+    def _check_open(self) -> None:
+        """Also after a wait for a turn: the node may have begun to leave meanwhile."""
+        if self._refusing:
+            raise LinkError("this node is leaving the swarm; ask another")
 
     async def tool_family(self, spec: ModelSpec) -> str | None:
         """How a model writes tool calls; None where it knows none, or its way is not known."""

@@ -82,6 +82,25 @@ def test_who_goes_away_leaves_the_queue_and_who_waits_too_long_is_told() -> None
     talk(node, conversation, config)
 
 
+def test_who_waits_when_the_node_begins_to_leave_is_turned_away() -> None:
+    gate = asyncio.Event()
+    node = FakeNode(scripts=[gated(gate, "the")])
+
+    async def conversation(served: Served, client: aiohttp.ClientSession) -> None:
+        asked = []
+        for waiting in range(2):
+            asked.append(asyncio.create_task(ask(client)))
+            while node_count(client) <= waiting or not node.orders:
+                await asyncio.sleep(0)
+        served.gateway.refuse_new()
+        gate.set()
+        (first, _), (second, body) = [await one for one in asked]
+        assert (first, second) == (200, 503) and "leaving" in body["error"]["message"]
+        assert len(node.orders) == 1
+
+    talk(node, conversation, GatewayConfig(requests_max=1))
+
+
 @pytest.mark.parametrize(
     "sent",
     [b"", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"GET /healthz HT"],
