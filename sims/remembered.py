@@ -44,8 +44,12 @@ async def _lose(world: World, request: Request) -> None:
         return
     index = 2 if world.rng.random() < 0.7 else world.rng.randrange(2)
     victim = hop(world, request, index)
-    if victim.is_running:
-        (world.crash_worker if world.rng.random() < 0.3 else world.kill)(victim)
-        await world.sleep(world.rng.choice((0.0, 0.2, 1.0)))
-        if not victim.is_running:
-            world.restart(victim)
+    pause_s = world.rng.choice((0.0, 0.2, 1.0))
+    if not victim.is_running:
+        return
+    if world.rng.random() < 0.3:
+        world.crash_worker(victim)
+        return
+    world.kill(victim)
+    await world.sleep(pause_s)
+    world.restart(victim)

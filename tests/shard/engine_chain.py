@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from swarm.config import ShardConfig
-from swarm.messages import Begin, End, Message, Ran, RowType, Run, StepKind
+from swarm.messages import Begin, End, Message, Ran, Recall, RowType, Run, StepKind
 from swarm.shard.cut import Part
 from swarm.shard.engine import Engine
 from swarm.shard.engine_limits import PLAIN_STEPS, EngineLimits, step_limits
@@ -83,7 +83,9 @@ class BlockEngine(Engine):
         self.held: dict[SessionId, list[int]] = {}
         self.generations: dict[SessionId, int] = {}
 
-    def handle(self, message: Begin | Run | End) -> list[Message]:
+    def handle(self, message: Begin | Recall | Run | End) -> list[Message]:
+        if isinstance(message, Recall):
+            return super().handle(message)
         if isinstance(message, Begin | End):
             self.free = sorted(self.free + self.held.pop(message.session, []))
             if isinstance(message, Begin):
