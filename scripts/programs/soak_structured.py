@@ -1,7 +1,8 @@
-"""Structured output and penalties while nodes die: three hops that two nodes hold each, of which
-one is killed and started again every few seconds. What a schema, a choice or a regular expression
-was asked for must conform to it, and all answers must have the ids that they had on a swarm that
-nobody disturbed: a reroute neither loses nor doubles what a head knows of the tokens before.
+"""Structured output and penalties while nodes die: two or three hops that two nodes hold each, of
+which one is killed and started again every few seconds. What a schema, a choice or a regular
+expression was asked for must conform to it, and all answers must have the ids that they had on a
+swarm that nobody disturbed: a reroute neither loses nor doubles what a head knows of the tokens
+before.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Found, Tally, Counts
     kinds = SCHEMAS if options.schemas_only else (*SCHEMAS, *OTHERS)
     asked = bodies(kinds, options.streams, options.tokens)
     with Swarm(folder) as swarm:
-        url = start_pairs(swarm, 3, "float32", MEMORY).gateway.url
+        url = start_pairs(swarm, options.parts, "float32", MEMORY).gateway.url
         alone = [ask(url, body) for _, body in asked]
         for number, ((kind, _), answer) in enumerate(zip(asked, alone, strict=True)):
             problem = answer.error or text_problem(number, kind, answer)
@@ -147,7 +148,11 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Found, Tally, Counts
         with killer(swarm, options.kill_every, random.Random(options.seed), tally):
             while counts.schemas < options.answers and not found.wrong:
                 one_round(url, asked, wanted, found, counts)
-                console.print(f"{counts.schemas} of schemas, {len(tally.kills)} kills", style="dim")
+                console.print(
+                    f"{counts.valid} of {counts.schemas} with a schema are valid, "
+                    f"{len(tally.kills)} kills, {found.reroutes} reroutes",
+                    style="dim",
+                )
         logs = swarm.logs() if found.wrong else ""
         if not found.wrong:
             swarm.await_ready()
@@ -161,6 +166,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=10, help="at once")
     parser.add_argument("--tokens", type=int, default=200, help="of each answer, at most")
     parser.add_argument("--kill-every", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--parts", type=int, choices=(2, 3), default=3)
     parser.add_argument("--schemas-only", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
