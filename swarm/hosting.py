@@ -41,7 +41,13 @@ from swarm.messages import (
     WorkerFailed,
 )
 from swarm.notes import Level, note
-from swarm.routing.placement import Served, choose_layers, layers_that_fit
+from swarm.routing.placement import (
+    Capacity,
+    Served,
+    choose_layers,
+    layers_that_fit,
+    plan_layers,
+)
 from swarm.shard.kv_blocks import PoolShape
 from swarm.terms import (
     LayerRange,
@@ -57,6 +63,10 @@ from swarm.terms import (
     ShardState,
 )
 
+PLANNED_TOGETHER_MAX = 6
+"""Nodes whose layers are chosen in one plan; it takes some milliseconds of each one's loop."""
+UNMEASURED_S = 0.001
+"""Per layer and token, of a node that has loaded nothing yet."""
 POOL_BLOCKS_MAX = 1 << 15
 """Of one model's pool: a million positions. More would seldom be used, and counting them costs."""
 
@@ -354,14 +364,20 @@ class Hosting:
             self._load(h, inspected, h.layers)
 
     def _best(self, h: Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
-        """The choice by what is settled: all but the intentions of larger ids."""
-        settled = [
-            Served(rival.layers, rival.decode_s_per_layer)
-            for rival in others
-            if rival.state is not ShardState.INTENDED or rival.node < self._me
-        ]
-        fit_count = self._fit_count(h, inspected)
-        return choose_layers(inspected.spec.layer_count, fit_count, settled, h.obtainable)
+        """The choice beside what is settled: this node's part of one plan for all that have yet to
+        load, or, where those are many, beside the intentions of smaller ids."""
+        count = inspected.spec.layer_count
+        own = Capacity(self._fit_count(h, inspected), UNMEASURED_S)
+        intending = [rival for rival in others if rival.state is ShardState.INTENDED]
+        settled = [_served(rival) for rival in others if rival.state is not ShardState.INTENDED]
+        has_all = h.obtainable is None or len(h.obtainable) == count
+        if len(intending) >= PLANNED_TOGETHER_MAX or not has_all:
+            settled += [_served(rival) for rival in intending if rival.node < self._me]
+            return choose_layers(count, own, settled, h.obtainable)
+        nodes = {r.node: Capacity(len(r.layers), r.decode_s_per_layer) for r in intending}
+        nodes[self._me] = own
+        plan = plan_layers(count, [nodes[node] for node in sorted(nodes)], settled)
+        return plan[sorted(nodes).index(self._me)]
 
     def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
         """Layers of a model that fit beside the others hosted here.
@@ -477,3 +493,7 @@ class Hosting:
 
 def _block_bytes_of(loaded: Loaded) -> int:
     return block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
+
+
+def _served(rival: Rival) -> Served:
+    return Served(rival.layers, rival.decode_s_per_layer)

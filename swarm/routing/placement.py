@@ -1,4 +1,11 @@
-"""Which layers a joining node takes: first what nobody serves, then what is slowest."""
+"""Which layers nodes take: first what nobody serves, then what makes the whole fastest.
+
+The throughput of a placement is the rate T at which every layer can be run, when each node divides
+its time over its layers as it likes: node i supplies 1 / decode_s_per_layer layers a second to the
+layers it holds, every layer wants T. What one window supplies where it helps most is found by
+serving layers from the first on, each by the holders whose windows end soonest, which is right for
+supplies that are intervals (Glover, "Maximum matching in a convex bipartite graph", 1967).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarm.terms import LayerRange
+
+PRECISION = 0.01
+"""Of a throughput, relative."""
+WINDOWS_MAX = 12
+"""Windows that are compared by throughput; those that fill the slowest layers best."""
+SWEEPS_MAX = 4
+"""Times that every node of a joint plan may choose again."""
+MIN_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,42 +30,116 @@ class Served:
     layers: LayerRange
     decode_s_per_layer: float
 
+    @property
+    def rate(self) -> float:
+        """Layers a second."""
+        return 1.0 / max(self.decode_s_per_layer, MIN_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a node could take: at most `fit_count` layers, and how fast it runs one."""
+
+    fit_count: int
+    decode_s_per_layer: float
+
 
 def layers_that_fit(budget_bytes: int, layer_bytes: int, fixed_bytes: int) -> int:
     """How many layers a weight budget holds beside `fixed_bytes` (embedding and head)."""
     return max(0, (budget_bytes - fixed_bytes) // max(1, layer_bytes))
 
 
+def throughput(layer_count: int, placed: Sequence[Served]) -> float:
+    """Tokens a second that a placement can carry, to `PRECISION`; 0 with a layer uncovered."""
+    held = _held(layer_count, placed)
+    if not all(held):
+        return 0.0
+    rates = [served.rate for served in placed]
+    ends = [served.layers.stop for served in placed]
+    order = [sorted(holders, key=lambda i: ends[i]) for holders in held]
+    high = min(sum(rates[i] for i in holders) for holders in held)
+    high = min(high, sum(rates) / layer_count)
+    low = high / (2 * max(1, len(placed)) * layer_count)
+    while not _carries(low, order, rates):
+        low /= 4
+    if _carries(high, order, rates):
+        return high
+    while high > low * (1 + PRECISION):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if _carries(middle, order, rates) else (low, middle)
+    return low
+
+
+def _held(layer_count: int, placed: Sequence[Served]) -> list[list[int]]:
+    """Who holds each layer."""
+    held: list[list[int]] = [[] for _ in range(layer_count)]
+    for number, served in enumerate(placed):
+        for layer in range(served.layers.start, min(served.layers.stop, layer_count)):
+            held[layer].append(number)
+    return held
+
+
+def _carries(wanted: float, order: Sequence[Sequence[int]], rates: Sequence[float]) -> bool:
+    """Whether every layer can be run so often. `order`: holders per layer, soonest end first."""
+    left = list(rates)
+    for holders in order:
+        lacking = wanted
+        for number in holders:
+            taken = min(left[number], lacking)
+            left[number] -= taken
+            lacking -= taken
+            if lacking <= 0.0:
+                break
+        if lacking > wanted * 1e-9:
+            return False
+    return True
+
+
 def choose_layers(
     layer_count: int,
-    fit_count: int,
+    own: Capacity,
     others: Sequence[Served],
     obtainable: frozenset[int] | None = None,
 ) -> LayerRange | None:
-    """The window of at most `fit_count` layers that helps most, or None when nothing fits.
+    """The window that helps most beside the others, or None when nothing fits.
 
     obtainable  layers whose weights are to be had; None: all
 
-    Deterministic: ties go to the lower layers.
+    What is uncovered counts first, then the throughput, then what is slowest. Deterministic: ties
+    go to the lower layers.
     """
-    windows = _windows(layer_count, min(fit_count, layer_count), obtainable)
+    windows = _windows(layer_count, min(own.fit_count, layer_count), obtainable)
     if not windows:
         return None
-    rates = [
-        sum(1.0 / max(o.decode_s_per_layer, 1e-9) for o in others if layer in o.layers)
-        for layer in range(layer_count)
-    ]
+    rates = _rates(layer_count, others)
+    filled = {window: _fills(window, rates) for window in windows}
+    best = sorted(windows, key=lambda w: (*filled[w], -w.start), reverse=True)
+    covered = filled[best[0]][0]
+    best = [window for window in best if filled[window][0] == covered][:WINDOWS_MAX]
+    if len(best) == 1 or covered < sum(rate == 0.0 for rate in rates):
+        return best[0]
+    speeds = {
+        w: throughput(layer_count, [*others, Served(w, own.decode_s_per_layer)]) for w in best
+    }
+    top = max(speeds.values())
+    return next(window for window in best if speeds[window] >= top * (1 - PRECISION))
+
+
+def _rates(layer_count: int, others: Sequence[Served]) -> list[float]:
+    """Per layer what its holders supply, each dividing itself evenly over its layers."""
+    rates = [0.0] * layer_count
+    for other in others:
+        for layer in range(other.layers.start, min(other.layers.stop, layer_count)):
+            rates[layer] += other.rate / len(other.layers)
+    return rates
+
+
+def _fills(window: LayerRange, rates: Sequence[float]) -> tuple[int, float, int]:
+    """Uncovered layers in it, what it adds where others are slow, and its length."""
     fastest = max(rates) or 1.0
-    gain = [1.0 - rate / fastest if rate else 0.0 for rate in rates]
-    uncovered = [rate == 0.0 for rate in rates]
-
-    def score(window: LayerRange) -> tuple[int, float, int, int]:
-        layers = slice(window.start, window.stop)
-        return (
-            sum(uncovered[layers]), round(sum(gain[layers]), 9), len(window), -window.start
-        )  # fmt: skip
-
-    return max(windows, key=score)
+    inside = rates[window.start : window.stop]
+    gain = sum(1.0 - rate / fastest for rate in inside if rate)
+    return (sum(rate == 0.0 for rate in inside), round(gain, 9), len(window))
 
 
 def _windows(layer_count: int, width: int, obtainable: frozenset[int] | None) -> list[LayerRange]:
@@ -67,3 +156,70 @@ def _windows(layer_count: int, width: int, obtainable: frozenset[int] | None) ->
             found += [LayerRange(at, at + size) for at in range(start, layer - size + 1)]
         start = layer + 1
     return found
+
+
+def plan_layers(
+    layer_count: int,
+    nodes: Sequence[Capacity],
+    fixed: Sequence[Served] = (),
+    obtainable: frozenset[int] | None = None,
+) -> tuple[LayerRange | None, ...]:
+    """A placement of all nodes at once, near the fastest; the same for whoever has this view.
+
+    Of two orders of choosing (fast ones first, large ones first) the better is taken, each improved
+    until nobody's choosing again helps the whole. None for a node that nothing fits on.
+
+    fixed  what others serve already, which stays
+    """
+    numbers = range(len(nodes))
+    fast_first = sorted(numbers, key=lambda i: (nodes[i].decode_s_per_layer, i))
+    large_first = sorted(numbers, key=lambda i: (-nodes[i].fit_count, i))
+    board = _Board(layer_count, nodes, fixed, obtainable)
+    plans = [board.settled(order) for order in (fast_first, large_first)]
+    speeds = [board.speed(plan) for plan in plans]
+    return tuple(plans[speeds[1] > speeds[0] * (1 + PRECISION)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Board:
+    """What a joint plan is made for."""
+
+    layer_count: int
+    nodes: Sequence[Capacity]
+    fixed: Sequence[Served]
+    obtainable: frozenset[int] | None
+
+    def settled(self, order: Sequence[int]) -> list[LayerRange | None]:
+        """Everybody chooses in turn, then again while the whole gains by it."""
+        plan: list[LayerRange | None] = [None] * len(self.nodes)
+        for number in order:
+            plan[number] = self._choice(number, plan)
+        speed = self.speed(plan)
+        for _ in range(SWEEPS_MAX):
+            before = speed
+            for number in order:
+                kept, plan[number] = plan[number], None
+                plan[number] = self._choice(number, plan)
+                now = self.speed(plan)
+                if now > speed * (1 + PRECISION):
+                    speed = now
+                else:
+                    plan[number] = kept
+            if speed == before:
+                break
+        return plan
+
+    def speed(self, plan: Sequence[LayerRange | None]) -> float:
+        return throughput(self.layer_count, self._served(plan))
+
+    def _choice(self, number: int, plan: Sequence[LayerRange | None]) -> LayerRange | None:
+        others = self._served(plan)
+        return choose_layers(self.layer_count, self.nodes[number], others, self.obtainable)
+
+    def _served(self, plan: Sequence[LayerRange | None]) -> list[Served]:
+        placed = (
+            Served(layers, node.decode_s_per_layer)
+            for node, layers in zip(self.nodes, plan, strict=True)
+            if layers is not None
+        )
+        return [*self.fixed, *placed]

@@ -12,7 +12,7 @@ from swarm.config import RoutingConfig
 from swarm.errors import KvExhausted, NoRoute
 from swarm.messages import KV_BLOCK_TOKENS
 from swarm.routing.cost import Candidate, PlanRequest, SwarmView, Wire
-from swarm.routing.placement import Served, choose_layers, layers_that_fit
+from swarm.routing.placement import Capacity, Served, choose_layers, layers_that_fit
 from swarm.routing.planner import missing_layers, plan, why_not
 from swarm.terms import (
     LayerRange,
@@ -238,11 +238,11 @@ def test_placement(
     fit: int, others: list[tuple[int, int, float]], expected: tuple[int, int]
 ) -> None:
     served = [Served(LayerRange(start, stop), speed) for start, stop, speed in others]
-    assert choose_layers(12, fit, served) == LayerRange(*expected)
+    assert choose_layers(12, Capacity(fit, 1.0), served) == LayerRange(*expected)
 
 
 def test_nothing_fits() -> None:
-    assert choose_layers(12, 0, []) is None
+    assert choose_layers(12, Capacity(0, 1.0), []) is None
     assert layers_that_fit(100, 30, 20) == 2
     assert layers_that_fit(10, 30, 20) == 0
 
