@@ -46,6 +46,11 @@ class SimHandle:
     def cancelled(self) -> bool:
         return self._cancelled
 
+    @property
+    def may_run(self) -> bool:
+        """It is not cancelled, and its process has not ended."""
+        return self.process.is_alive and not self._cancelled
+
     def when(self) -> float:
         return self.local_ns / SECOND_NS
 

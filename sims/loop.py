@@ -279,14 +279,33 @@ class SimLoop(_Base):  # type: ignore[misc]
         return task.result()
 
     def _run_ready(self) -> None:
-        """Run all that is ready at this instant."""
-        runnable = self._runnable
+        """Run all that is ready at this instant: one callback of one process after the other."""
+        runnable, draws = self._runnable, not self._fifo
         last_step = self._instant_began + STEPS_AT_ONE_INSTANT_MAX
         while runnable:
-            if len(runnable) > 1 and not self._fifo:
+            if draws and len(runnable) > 1:
                 runnable.rotate(-int(self._random() * len(runnable)))
             process = runnable.popleft()
-            self._run_one(process)
+            process.is_queued = False
+            ready = process.ready
+            if not ready or not process.can_run:
+                continue
+            handle = ready.popleft()
+            self.current = process
+            self.step_count += 1
+            mixed = (self.trace ^ self.now_ns ^ process.mark) * TRACE_FACTOR
+            self.trace = mixed & TRACE_MASK
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as an event loop does: told, not raised
+                told = {"message": f"in {handle.callback}", "exception": error}
+                self.call_exception_handler(told)
+            finally:
+                self.current = self.world
+            if ready and not process.is_queued:
+                self._enqueue(process)
             if self.step_count > last_step:
                 raise Livelock(f"at {self.now_s} s, last in {process}")
 
@@ -327,27 +346,6 @@ class SimLoop(_Base):  # type: ignore[misc]
             process.is_queued = True
             self._runnable.append(process)
 
-    def _run_one(self, process: Process) -> None:
-        process.is_queued = False
-        ready = process.ready
-        if not ready or not process.can_run:
-            return
-        handle = ready.popleft()
-        self.current = process
-        self.step_count += 1
-        mixed = (self.trace ^ self.now_ns ^ (process.number << 40)) * TRACE_FACTOR
-        self.trace = mixed & TRACE_MASK
-        try:
-            handle.context.run(handle.callback, *handle.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as an event loop does: told, not raised
-            self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
-        finally:
-            self.current = self.world
-        if ready and not process.is_queued:
-            self._enqueue(process)
-
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Collection of garbage runs finalizers at odd moments, so it waits for `close`."""
@@ -375,6 +373,9 @@ class SimLoop(_Base):  # type: ignore[misc]
         for task in self._graveyard:
             _drop(task)
         self._graveyard.clear()
+        timers = self._timers
+        timers[:] = [entry for entry in timers if entry[3].may_run]
+        heapq.heapify(timers)
         self.is_collecting = True
         deaf = ("call_soon", "call_soon_threadsafe", "call_later", "call_at", "post", "mark")
         for name in (*deaf, "call_exception_handler"):

@@ -86,6 +86,8 @@ class Process:
 
     def __init__(self, number: int, machine: Machine) -> None:
         self.number = number
+        self.mark = number << 40
+        """Its part of the trace."""
         self.machine = machine
         self.is_alive = True
         self.is_stalled = False

@@ -66,8 +66,9 @@ class Segment:
         self.stale_share = 0.0
         """How often somebody's cache answers a query for a node that went without a goodbye."""
         self._members: dict[SimMdns, None] = {}
-        self._last: dict[Key, tuple[Entry, SimMdns, float]] = {}
-        """What was announced last, by whom, and until when caches keep it."""
+        self._last: dict[Key, tuple[Entry, Process, float]] = {}
+        """What was announced last, by whom, and until when caches keep it. Not the member itself:
+        with it all that its node was made of would outlive it."""
         self._deaf: set[tuple[int, int]] = set()
         net.move_listeners.append(self._moved)
 
@@ -99,7 +100,7 @@ class Segment:
         self._answer_from_caches(asking)
 
     def announce(self, member: SimMdns, entry: Entry) -> None:
-        self._last[entry.key] = (entry, member, self.loop.now_s + TTL_S)
+        self._last[entry.key] = (entry, member.process, self.loop.now_s + TTL_S)
         for other in self._living():
             if other is not member and not other.knows(entry):
                 self._carry(member, other, partial(other.heard, entry))
@@ -138,7 +139,7 @@ class Segment:
         if self.stale_share <= 0.0:
             return
         for entry, owner, until_s in list(self._last.values()):
-            if owner.process.is_alive and owner.process.machine.is_on_air:
+            if owner.is_alive and owner.machine.is_on_air:
                 continue
             if self.loop.now_s < until_s and self.random() < self.stale_share:
                 at_ns = self.loop.now_ns + int(self.between(*ANSWER_S) * SECOND_NS)

@@ -16,7 +16,7 @@ from sims.loop import SimLoop
 from sims.machine import SECOND_NS, Machine, Process
 from sims.mdns import Segment, SimMdns
 from sims.net import SimNet
-from sims.once import SharedDecoder, SharedReader
+from sims.once import SharedReader, SharedWire
 from sims.plain_suite import PLAIN, PlainIdentity, plain_signature
 from sims.stage import REFERENCE_CLASS
 from sims.worker import Checkpoint, SimWorker, Speed
@@ -219,8 +219,9 @@ class SimNode:
             identity, SWARM_KEY, incarnation, instance=instance, suite=PLAIN
         )  # fmt: skip
         events = _Late()
+        wire = self._lent.wire
         around = Surroundings(
-            self._loop.time, self._entropy, self._note, self._lent.decode
+            self._loop.time, self._entropy, self._note, wire.encode, wire.decode
         )  # fmt: skip
         self.links = TcpLinks(credentials, self._config.link, cast(LinkEvents, events), around)
         bound = await self.links.listen(LISTEN_ANY, 0)
@@ -308,7 +309,7 @@ class Lent:
     segment: Segment
     note: Callable[[SimNode, Note], None]
     left: Callable[[SimNode], None]
-    decode: SharedDecoder = field(default_factory=SharedDecoder)
+    wire: SharedWire = field(default_factory=SharedWire)
     read: SharedReader = field(default_factory=SharedReader)
 
 

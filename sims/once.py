@@ -6,36 +6,64 @@ A record that goes to all nodes has the same bytes for each of them, and message
 from __future__ import annotations
 
 from swarm.gossip.sealing import Content, checked_content_of
-from swarm.messages import Lane, Message, RecordKind, SignedRecord, decode
+from swarm.messages import (
+    PEER_MESSAGES,
+    Lane,
+    Message,
+    RecordKind,
+    SignedRecord,
+    decode,
+    encode,
+)
 
-KEPT_MAX = 64
-"""Copies of one message arrive within moments of each other."""
+KEPT_MAX = 256
+"""Messages under way: most arrive within moments, and copies of one at about the same time."""
+CHECKED_EVERY = 16
+"""So many messages are remembered unread, then one is read to prove that it says what was sent."""
+
+_CONTROL = Lane.CONTROL
 
 
-class SharedDecoder:
-    """`messages.decode` for several nodes. What does not decode is tried anew each time."""
+class SharedWire:
+    """`messages.encode` and `decode` for several nodes: what one of them has written, or read, no
+    other has to read. What does not decode is tried anew each time."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Message] = {}
+        self._unchecked = 0
 
-    def __call__(
+    def encode(self, message: Message) -> list[bytes | memoryview]:
+        pieces = encode(message)
+        frame = pieces[0]
+        if len(pieces) == 1 and message.LANE is _CONTROL and type(frame) is bytes:
+            self._unchecked += 1
+            if self._unchecked == CHECKED_EVERY:
+                self._unchecked = 0
+                read = decode(frame, PEER_MESSAGES, _CONTROL)
+                assert read == message, f"{message} is read as {read}"
+            self._keep(frame, message)
+        return pieces
+
+    def decode(
         self,
         frame: bytes | bytearray | memoryview,
         kinds: dict[int, type[Message]],
         lane: Lane | None,
     ) -> Message | None:
-        if type(frame) is not bytes or lane is not Lane.CONTROL:
+        if type(frame) is not bytes or lane is not _CONTROL:
             return decode(frame, kinds, lane)
-        known = self._known
-        message = known.get(frame)
-        if message is not None and message.LANE is lane:
+        message = self._known.get(frame)
+        if message is not None:
             return message
         message = decode(frame, kinds, lane)
         if message is not None:
-            if len(known) >= KEPT_MAX:
-                known.clear()
-            known[frame] = message
+            self._keep(frame, message)
         return message
+
+    def _keep(self, frame: bytes, message: Message) -> None:
+        if len(self._known) >= KEPT_MAX:
+            self._known.clear()
+        self._known[frame] = message
 
 
 class SharedReader:

@@ -20,6 +20,7 @@ from swarm.link.noise import KEY_BYTES, TAG_BYTES, Bytes, Cipher, NoiseKeys
 from swarm.link.suite import FrameState, HandshakeState
 
 _TAG = struct.Struct(">Q8x")
+_BULK_BYTES = 16 * 1024
 
 
 def _digest(person: bytes, *parts: bytes, size: int = KEY_BYTES) -> bytes:
@@ -103,11 +104,13 @@ class _PlainFrames:
         self.nonce += 1
         return sealed
 
-    def decrypt(self, associated: Bytes, ciphertext: Bytes) -> bytes:
+    def decrypt(self, associated: Bytes, ciphertext: Bytes) -> Bytes:
+        """Bulk is not copied: it is good for as long as the frame is."""
         if ciphertext[-TAG_BYTES:] != _TAG.pack(self.nonce):
             raise InvalidTag
         self.nonce += 1
-        return bytes(ciphertext[:-TAG_BYTES])
+        plaintext = ciphertext[:-TAG_BYTES]
+        return plaintext if len(plaintext) > _BULK_BYTES else bytes(plaintext)
 
     def rekey(self) -> None:
         """There is no key."""

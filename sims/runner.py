@@ -33,6 +33,7 @@ from sims.invariants_members import (
 )
 from sims.invariants_pace import BoundedStall, CausedReroutes
 from sims.loop import Deadlock, Livelock
+from sims.machine import SECOND_NS
 from sims.request import Outcome
 from sims.world import LogLine, World
 
@@ -175,16 +176,19 @@ def _play(
 
     look = spectator.at_rest if spectator is not None and spectator.looks_at_rest else None
 
-    collect_s = world.now_s + COLLECT_S
+    pause_ns = int(COLLECT_S * SECOND_NS)
+    collect_ns = loop.now_ns + pause_ns
+    is_done = whole.done
 
     def is_over() -> bool:
-        nonlocal collect_s
-        if world.loop.now_s >= collect_s:
-            collect_s += COLLECT_S
+        """Asked at every moment of the run."""
+        nonlocal collect_ns
+        if loop.now_ns >= collect_ns:
+            collect_ns += pause_ns
             loop.collect()
         if look is not None:
             look()
-        return whole.done() or bool(violations)
+        return is_done() or bool(violations)
 
     try:
         loop.run_until(is_over, STORY_LIMIT_S)

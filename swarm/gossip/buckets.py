@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from functools import reduce
-from operator import xor
+from functools import cache, reduce
+from operator import or_, xor
 
 from swarm.errors import RemoteProtocolError
 from swarm.terms import NodeId
@@ -57,7 +57,15 @@ def differing(ours: bytes, theirs: bytes) -> bytes:
         if ours[HASH_BYTES * bucket : HASH_BYTES * (bucket + 1)]
         != theirs[HASH_BYTES * bucket : HASH_BYTES * (bucket + 1)]
     }
-    return mask_of(b for b in range(BUCKETS_MAX) if b % count in unlike) if unlike else b""
+    if not unlike:
+        return b""
+    return reduce(or_, (_finest(bucket, count) for bucket in unlike)).to_bytes(MASK_BYTES, "little")
+
+
+@cache
+def _finest(bucket: int, count: int) -> int:
+    """The bits of those buckets of the finest division that one of `count` joins."""
+    return reduce(or_, (1 << fine for fine in range(bucket, BUCKETS_MAX, count)))
 
 
 def mask_of(buckets: Iterable[int]) -> bytes:

@@ -139,10 +139,13 @@ class Exchange:
             self._compare_with_one(now)
 
     def next_deadline(self) -> float | None:
-        times = [at for at in (self._full_at, self._pull_at) if at is not None]
-        if self._mismatches:
-            times += [mismatch.pull_at for mismatch in self._mismatches.values()]
-        return min(times, default=None)
+        due = self._full_at
+        if self._pull_at is not None and (due is None or self._pull_at < due):
+            due = self._pull_at
+        for mismatch in self._mismatches.values():
+            if due is None or mismatch.pull_at < due:
+                due = mismatch.pull_at
+        return due
 
     # ------------------------------------------------------------ inner moves
 

@@ -215,15 +215,18 @@ class Judge:
             self.forget(node)
 
     def next_deadline(self, now: float) -> float | None:
-        times = [self._prober.next_deadline(), *self._break_at.values()]
+        due = self._prober.next_deadline()
+        if self._break_at:
+            due = min(due, *self._break_at.values())
         suspicion_count = len(self.suspicions)
         if 0 < suspicion_count <= EXACT_SUSPICIONS_MAX:
-            subjects = self.suspicions.subjects()
-            times += [self._death_at(s, now) for s in subjects if not self._prober.is_open(s)]
+            for subject in self.suspicions.subjects():
+                if not self._prober.is_open(subject):
+                    due = min(due, self._death_at(subject, now))
         elif suspicion_count:
-            times.append(self._deaths_checked_at + SUSPICION_STEP_S)
+            due = min(due, self._deaths_checked_at + SUSPICION_STEP_S)
         expiry = self._members.next_deadline()
-        return min(times) if expiry is None else min(expiry, *times)
+        return due if expiry is None else min(due, expiry)
 
     # ------------------------------------------------------------ inner moves: links
 

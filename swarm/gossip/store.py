@@ -19,6 +19,7 @@ DEPARTED_SEQUENCE = TOMBSTONE_SEQUENCE + 1
 """... or has left."""
 DIGEST_NODES_MAX = 200
 """Nodes in one part of a digest: two entries each stay below the array limit of the wire."""
+_KINDS = tuple(RecordKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class RecordStore:
         return held.record if held else None
 
     def records_of(self, node: NodeId) -> tuple[SignedRecord, ...]:
-        found = (self.record(node, kind) for kind in RecordKind)
+        found = (self.record(node, kind) for kind in _KINDS)
         return tuple(record for record in found if record)
 
     def static(self, node: NodeId) -> StaticRecord | None:
@@ -90,7 +91,7 @@ class RecordStore:
     def drop_older(self, node: NodeId, incarnation: Incarnation) -> None:
         """Forget what the node said in earlier lives."""
         self._toggle(node)
-        for kind in RecordKind:
+        for kind in _KINDS:
             held = self._held.get((node, kind))
             if held and held.record.incarnation < incarnation:
                 del self._held[node, kind]
@@ -113,7 +114,7 @@ class RecordStore:
         self.bury(node, Incarnation(0))
         del self._buried[node]
         self._departed.discard(node)
-        for kind in RecordKind:
+        for kind in _KINDS:
             self._held.pop((node, kind), None)
         del self._buckets[node]
         self._ordered = None
@@ -195,7 +196,7 @@ class RecordStore:
         """Take the node's records out of the hash, or back in; called in pairs around a change."""
         if node in self._buried:
             return
-        for kind in RecordKind:
+        for kind in _KINDS:
             held = self._held.get((node, kind))
             if held:
                 self._hash ^= held.fingerprint

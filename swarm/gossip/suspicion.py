@@ -126,8 +126,10 @@ class AccuserWatch:
             return False
         while lately and now - lately[0][0] > ACCUSER_WINDOW_S:
             lately.popleft()
-        doubtful = {subject for _, subject in lately if not agreed(subject)}
-        return len(doubtful) > max(1.0, peer_count * ACCUSER_SHARE)
+        allowed = max(1.0, peer_count * ACCUSER_SHARE)
+        if len(lately) <= allowed:
+            return False
+        return len({subject for _, subject in lately if not agreed(subject)}) > allowed
 
     def forget(self, accuser: NodeId) -> None:
         self._lately.pop(accuser, None)

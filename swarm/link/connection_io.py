@@ -16,7 +16,7 @@ from swarm.config import LinkConfig
 from swarm.errors import HandshakeFailed, RemoteProtocolError
 from swarm.link.frames import FRAME_LIMITS, LENGTH, Encoder, FrameBuffer, Opener, Sealer
 from swarm.link.handshake import HANDSHAKE_LIMIT, Established, Handshake
-from swarm.link.noise import TAG_BYTES
+from swarm.link.noise import TAG_BYTES, Bytes
 from swarm.link.sockets_io import (
     plain_error,
     printable,
@@ -280,13 +280,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
         return True
 
-    def _decoded(self, frame: bytes) -> Message | None:
+    def _decoded(self, frame: Bytes) -> Message | None:
         """An idle peer says the same again and again: that is decoded once."""
+        if self._lane is not _CONTROL:
+            return self._decode(frame, PEER_MESSAGES, self._lane)
         if frame == self._last_frame:
             return self._last_message
+        frame = bytes(frame)
         message = self._decode(frame, PEER_MESSAGES, self._lane)
-        if self._lane is _CONTROL:
-            self._last_frame, self._last_message = frame, message
+        self._last_frame, self._last_message = frame, message
         return message
 
     def _on_handshake(self, message: bytes) -> None:

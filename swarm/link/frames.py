@@ -10,12 +10,12 @@ a new key by the Noise rekey rule.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cryptography.exceptions import InvalidTag
 
 from swarm.errors import LocalProtocolError, RemoteProtocolError
-from swarm.link.noise import TAG_BYTES, Cipher
+from swarm.link.noise import TAG_BYTES, Bytes, Cipher
 from swarm.link.suite import NOISE, Suite
 from swarm.messages import (
     BULK_FRAME_LIMIT,
@@ -44,6 +44,8 @@ _pack_length = LENGTH.pack
 _unpack_length = LENGTH.unpack_from
 
 Piece = bytes | memoryview
+Encode = Callable[[Message], list[Piece]]
+"""What `messages.encode` is to its callers."""
 
 
 class Sealer:
@@ -84,8 +86,9 @@ class Opener:
         self._state = suite.frames(cipher, key)
         self._rekey_frames = rekey_frames
 
-    def open(self, body: memoryview) -> bytes:
-        """The plaintext of one frame's ciphertext. Raises RemoteProtocolError."""
+    def open(self, body: memoryview) -> Bytes:
+        """The plaintext of one frame's ciphertext, good as long as that. Raises
+        RemoteProtocolError."""
         state = self._state
         try:
             plaintext = state.decrypt(_pack_length(len(body)), body)
@@ -99,9 +102,10 @@ class Opener:
 class Encoder:
     """`encode` that does its work once for a message that goes to several peers in a row."""
 
-    __slots__ = ("_message", "_pieces")
+    __slots__ = ("_encode", "_message", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Encode = encode) -> None:
+        self._encode = encode
         self._message: Message | None = None
         self._pieces: list[Piece] = []
 
@@ -109,7 +113,7 @@ class Encoder:
         """The message's bytes; good until the next call. Payloads are not kept."""
         if message is self._message:
             return self._pieces
-        pieces = encode(message)
+        pieces = self._encode(message)
         if len(pieces) == 1:
             self._message, self._pieces = message, pieces
         return pieces

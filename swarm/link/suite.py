@@ -36,8 +36,9 @@ class FrameState(Protocol):
 
     def encrypt(self, associated: Bytes, plaintext: Bytes) -> bytes: ...
 
-    def decrypt(self, associated: Bytes, ciphertext: Bytes) -> bytes:
-        """Raises InvalidTag for whatever is not the next frame."""
+    def decrypt(self, associated: Bytes, ciphertext: Bytes) -> Bytes:
+        """Good for as long as `ciphertext` is, of which it may be a part. Raises InvalidTag for
+        whatever is not the next frame."""
 
     def rekey(self) -> None: ...
 

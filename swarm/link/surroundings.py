@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.link.connection_io import Decode
+from swarm.link.frames import Encode
 from swarm.link.handshake import Entropy
-from swarm.messages import decode
+from swarm.messages import decode, encode
 from swarm.notes import NoteSink
 
 
@@ -15,12 +16,13 @@ from swarm.notes import NoteSink
 class Surroundings:
     """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes.
 
-    `decode`: another one may do its work once for what comes to several nodes of one process.
+    `encode`, `decode`: others may do their work once for several nodes of one process.
     `wall_clock`: seconds since 1970 for peers that compare clocks; 0: none.
     """
 
     clock: Callable[[], float]
     entropy: Entropy
     notes: NoteSink
+    encode: Encode = encode
     decode: Decode = decode
     wall_clock: Callable[[], float] = float

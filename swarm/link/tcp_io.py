@@ -73,7 +73,7 @@ _INQUIRIES_BURST = 8.0
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN, LOOKED_ONLY)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 _DIAL_BACK = (DialBack, DialedBack)
-_OWN = (*_UPKEEP, *_DIAL_BACK, KeyInUse)
+_OWN = frozenset((*_UPKEEP, *_DIAL_BACK, KeyInUse))
 """Messages that links do not hand on."""
 
 
@@ -108,7 +108,7 @@ class TcpLinks:
         self._contests = Contests(contests, config.contest_s)
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
-        self._encode = Encoder()
+        self._encode = Encoder(surroundings.encode)
         self._traffic = Traffic()
         self._links: dict[NodeId, LiveLink] = {}
         self._live: dict[int, LiveLink] = {}
@@ -234,7 +234,7 @@ class TcpLinks:
 
     def received(self, connection: Connection, message: Message) -> bool:
         link = self._live.get(connection.number)
-        if link is not None and not isinstance(message, _OWN):
+        if link is not None and type(message) not in _OWN:
             self._events.message_received(link.peer.node, message)
             return True
         if isinstance(message, KeyInUse):

@@ -111,8 +111,8 @@ def test_the_switch_is_code_alone() -> None:
     assert REAL.suite is NOISE
     links = TcpLinks(REAL, LinkConfig(), Recorder(), Surroundings(float, bytes, lambda _: None))
     assert links._credentials.suite is NOISE
-    files = [file for file in (ROOT / "swarm").rglob("*.py") if file.name != "cli.py"]
-    for file in files:
+    files = (ROOT / "swarm").rglob("*.py")
+    for file in [f for f in files if f.name != "cli.py" and f.parent.name != "commands"]:
         names = [
             name
             for node in ast.walk(ast.parse(file.read_text()))

@@ -4,6 +4,8 @@ last. And that what is done to long runs changes nothing of them.
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from sims import progress, runner
@@ -12,6 +14,7 @@ from sims.progress import Milestones
 from sims.runner import Options, Spectator
 from sims.truth import FOREVER, Truth
 from sims.world import World
+from swarm.node import NodeCore
 
 
 def kinds(truth: Truth, among: set[int], start_s: float, stop_s: float) -> list[str]:
@@ -87,6 +90,28 @@ def test_collecting_garbage_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(runner, "COLLECT_S", 0.7)
     collected = play(Job("rolling restart", 1))
     assert plain.passed and collected.trace_hash == plain.trace_hash
+
+
+def test_what_dead_processes_have_left_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the world holds on to a node that was killed: not its timers, not the caches of
+    mDNS. Otherwise each life costs its buffers until the end of the run."""
+    monkeypatch.setattr(runner, "COLLECT_S", 1.0)
+    cores: dict[tuple[int, int], weakref.ref[NodeCore]] = {}
+    left: list[int] = []
+
+    class Look(Spectator):
+        def begins(self, world: World) -> None:
+            self.world = world
+
+        def at_rest(self) -> None:
+            """Asked right after a collection, among other moments."""
+            began = [node for node in self.world.nodes if node.starts and hasattr(node, "core")]
+            for node in began:
+                cores.setdefault((node.number, node.starts), weakref.ref(node.core))
+            left.append(sum(core() is not None for core in cores.values()) - len(began))
+
+    assert play(Job("rolling restart", 1), Look()).passed
+    assert len(cores) >= 6 and left[-1] == 0
 
 
 def test_a_long_run_says_how_it_fares(
