@@ -79,6 +79,7 @@ async def _pictures(swarm: Swarm, origin: Node, options: argparse.Namespace) -> 
             _keep(options.out / "map.svg", _svg(app))
             await page.look(*PHONE)
             _keep(options.out / "web-phone.png", await page.picture())
+            await page.value("$('stop').click()")
             await page.until("!answering")
             console.print(await page.value("$('talk').innerText"))
 

@@ -135,7 +135,7 @@ def _verdict(figures: Figures, told: dict[str, int], options: argparse.Namespace
         problems.append("/healthz is slow")
     if figures.growth_bytes > GROWTH_MAX_BYTES:
         problems.append("memory grows")
-    if told.get("answers that failed") or not told.get("answers"):
+    if told.get("answers that failed") or not told.get("tokens"):
         problems.append("answers failed")
     if not told.get("events read"):
         problems.append("watchers saw nothing")

@@ -28,8 +28,8 @@ from swarm.terms import short
 
 Json = dict[str, Any]
 
-BAR = 12
-"""Columns of an answer's progress bar."""
+BAR, SHORT_BAR = 12, 6
+"""Columns of an answer's progress bar, where there is room and where there is little."""
 ROOMY = 70
 """Columns from which the fields of events stand below each other."""
 
@@ -143,12 +143,13 @@ def session_line(
     """One answer: how far it is, how fast, and what became of it."""
     generated = max(0, session["position"] - session["prompt_count"])
     limit = max(1, session["token_limit"])
-    full = min(BAR, generated * BAR // limit)
+    bar = BAR if width >= ROOMY + 10 else SHORT_BAR
+    full = min(bar, generated * bar // limit)
     line = Text(glyphs.cursor if is_chosen else " ", style="bold")
     line.append(fit(short(session["id"]), 9), style="bold" if is_chosen else "")
     line.append(fit(session["model"], 10))
     line.append(" " + glyphs.bar_full * full, style="green")
-    line.append(glyphs.bar_rest * (BAR - full), style=DIM)
+    line.append(glyphs.bar_rest * (bar - full), style=DIM)
     line.append(fit(f" {generated}/{session['token_limit']}", 10) + " ")
     pace = memory.pace(session["id"])
     line.append(fit("" if pace is None else f"{number(pace)}/s", 8))
@@ -178,7 +179,12 @@ def event_line(happening: Happening, width: int, zone: tzinfo = UTC) -> Text:
 
 def _node_cells(width: int) -> list[Cell]:
     """Columns by what there is room for; what is served takes the rest."""
-    cells = [Cell("node", 11), Cell("state", 7), Cell("rtt ms", 6, True), Cell("device", 6)]
+    cells = [
+        Cell("node", 11),
+        Cell("state", 7),
+        Cell("rtt ms", 6, True),
+        Cell("device", 16 if width >= 110 else 6),
+    ]
     cells.append(Cell("memory", 6, True))
     cells.append(Cell("ms/layer", 8, True))
     if width >= 96:

@@ -150,7 +150,7 @@ def test_lines_never_are_wider_than_the_terminal(width: int) -> None:
 def test_a_node_line_says_what_the_node_is_and_serves() -> None:
     memory = seen()
     assert memory.state is not None
-    lines = node_lines(memory, memory.state["nodes"], 120, PLAIN)
+    lines = node_lines(memory, memory.state["nodes"], 140, PLAIN)
     assert [line.plain.split()[0] for line in lines] == ["node", "*anna", "bert", "cleo", "dora"]
     assert "smollm2 20:30 H - big-one 0:48 E" in lines[3].plain
     assert "avoided" in lines[4].plain and "(loading)" in lines[4].plain

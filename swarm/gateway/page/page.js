@@ -275,7 +275,7 @@ function drawNodes() {
       el("td", { class: hue(node.id), title: node.id }, el("span", { class: "dotmark" }), node.name || short(node.id), node.self ? el("span", { class: "faint" }, " (asked)") : null),
       el("td", { class: word }, word),
       el("td", { class: "n" }, node.self ? "self" : ms(node.rtt_ms)),
-      el("td", {}, node.device || "–"), el("td", { class: "n" }, bytes(node.memory_bytes)),
+      el("td", { class: "cut", title: node.device }, node.device || "–"), el("td", { class: "n" }, bytes(node.memory_bytes)),
       el("td", { class: "n" }, times.length ? ms(Math.min(...times) * 1000) : "–"), el("td", {}, serves || "–"));
   });
 }
