@@ -25,6 +25,8 @@ from typing import Any
 import psutil
 
 from swarm.access.keys_io import KeyStore
+from swarm.access.receipts import Seal
+from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.access.usage_io import UsageStore
 from swarm.config import Config, load_config
 from swarm.console_io import Console
@@ -45,7 +47,7 @@ from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey, node_id_of, 
 from swarm.link.instances import draw_instance
 from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
-from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Message, Receipt
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, note, printable
@@ -284,6 +286,9 @@ class _Node:
         self._io = self._node_io(loop, addresses, events)
         events.target = self._io
         self._io.attach(self._links)
+        self._receipts = events.receipts = self._receipt_desk()
+        await self._receipts.start()
+        self._stack.push_async_callback(self._receipts.close)
         await self._start_gateway()
         self._io.start(options.peers, self._home.peers())
         if self._takes_part:
@@ -412,10 +417,20 @@ class _Node:
     def _interfaces_changed(self, interfaces: tuple[Interface, ...]) -> None:
         self._io.addresses_changed(self._addresses(interfaces))
 
+    def _receipt_desk(self) -> ReceiptDesk:
+        identity = self._identity
+        seal = Seal(
+            identity.node_id, self._key.tag, identity.public_key, identity.sign, verify, node_id_of
+        )
+        links = ReceiptLinks(lambda node: self._links.stats(node) is not None, self._links.send)
+        store = ReceiptStore(self._home.path)
+        return ReceiptDesk(seal, store, links, time.time, self._console.note)
+
     async def _start_gateway(self) -> None:
         token = secrets.token_hex(16)
         keys, usage = KeyStore(self._home.path), UsageStore(self._home.path)
-        sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31), keys, usage)
+        sources = Sources(time.monotonic, time.time, lambda: secrets.randbits(31), keys, usage,
+                          self._receipts.consumed)  # fmt: skip
         self._gateway = Gateway(self._io, self._config.gateway, sources, self._console.note, token)
         wanted = self._options.gateway
         bound = await self._gateway.start(
@@ -466,6 +481,15 @@ class _Late:
     """Stands for the node while its own parts are built; nothing happens before it is there."""
 
     target: NodeIo
+    receipts: ReceiptDesk
+
+    def message_received(self, peer: NodeId, message: Message) -> None:
+        """Receipts are between owners: the node itself decides nothing by them."""
+        if isinstance(message, Receipt):
+            self.target.heard(peer)
+            self.receipts.received(peer, message)
+        else:
+            self.target.message_received(peer, message)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.target, name)

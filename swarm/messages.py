@@ -42,6 +42,7 @@ from swarm.session_messages import MirrorTo as MirrorTo
 from swarm.session_messages import Open as Open
 from swarm.session_messages import Opened as Opened
 from swarm.session_messages import Progress as Progress
+from swarm.session_messages import Receipt as Receipt
 from swarm.session_messages import RefusalCode as RefusalCode
 from swarm.session_messages import Refused as Refused
 from swarm.session_messages import Release as Release
@@ -313,7 +314,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse, DialBack, DialedBack,
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
-    MirrorTo, History, Step, FileRequest, FileChunk,
+    MirrorTo, History, Receipt, Step, FileRequest, FileChunk,
     HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (

@@ -268,6 +268,22 @@ class History(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Receipt(Message):
+    """Origin to a node that served it: its signed word for what was run for it on one UTC day.
+
+    `layer_tokens`: positions times layers, of the whole day so far; a later receipt replaces it.
+    `day`: days since 1970. The signature covers the receiver's NodeId and the swarm's tag too.
+    """
+
+    NUMBER: ClassVar[int] = 43
+    public_key: bytes
+    model_id: ModelId
+    day: int
+    layer_tokens: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Step(Message):
     """Rows for positions [position, position + count) of one session.
 

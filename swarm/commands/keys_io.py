@@ -17,6 +17,7 @@ from swarm.access.usage import totals
 from swarm.access.usage_io import UsageStore, parse_day
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json, wide_console
 from swarm.errors import ConfigError
+from swarm.terms import short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +92,9 @@ def usage(
     since: Annotated[
         str | None, typer.Option(metavar="2026-01-31", help="From this day (UTC) on.")
     ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Layer-tokens between nodes instead, as signed.")
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     as_json: AsJson = False,
     home: Home = DEFAULT_HOME,
@@ -102,6 +106,9 @@ def usage(
         raise ConfigError("--csv and --json exclude each other: give one of them")
     day = 0 if since is None else parse_day(since)
     folder = home.expanduser()
+    if nodes:
+        _show_nodes(folder, day, as_csv=as_csv, as_json=as_json)
+        return
     lines = UsageStore(folder).lines(day) if folder.is_dir() else ()
     if as_csv:
         print(usage_csv(lines), end="")
@@ -111,6 +118,29 @@ def usage(
         print("nothing was used yet" if since is None else f"nothing was used since {since}")
     else:
         wide_console().print(_usage_table(lines, since))
+
+
+def _show_nodes(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) -> None:
+    """What other nodes ran for this one, and what it ran for them by their signed word."""
+    from swarm.access.receipts_io import ReceiptStore
+    from swarm.gateway.accounts import nodes_csv, nodes_rows
+
+    consumed, served = ReceiptStore(folder).sums(since_day) if folder.is_dir() else ({}, {})
+    rows = nodes_rows(consumed, served)
+    if as_csv:
+        print(nodes_csv(rows), end="")
+    elif as_json:
+        print_json(rows)
+    elif not rows:
+        print("no layers were run between this node and others yet")
+    else:
+        table = Table("day", "node", "model", box=None)
+        table.add_column("ran for this node", justify="right")
+        table.add_column("this node ran, as signed", justify="right")
+        for row in rows:
+            counts = (f"{row['consumed']:,}", f"{row['served']:,}")
+            table.add_row(row["day"], short(row["node"]), short(row["model_id"]), *counts)
+        wide_console().print(table)
 
 
 def _store(home: Path, *, make: bool = False) -> KeyStore:

@@ -17,6 +17,7 @@ from swarm.gateway import guard
 from swarm.gateway.callers import ASKED, Asked
 from swarm.gateway.sources import Sources
 from swarm.notes import NoteSink
+from swarm.terms import ModelId, NodeId
 
 CONTROL_HEADER = "X-Swarm-Control"
 """Carries the token of `<home>/gateway.json`: programs of this machine show it instead of a key."""
@@ -44,6 +45,7 @@ class Door:
             None if sources.usage is None else UsageLedger(sources.usage, sources.wall_clock, notes)
         )
         self._wall_clock = sources.wall_clock
+        self._consumed = sources.consumed
 
     async def open(self, host: str) -> None:
         """Before the gateway listens on `host`. Raises ConfigError where it must not."""
@@ -96,6 +98,10 @@ class Door:
     def charge(self, caller: Caller, model: str, amount: Amount) -> None:
         if self.ledger is not None:
             self.ledger.add(caller.name, model, amount)
+
+    def consumed(self, server: NodeId, model_id: ModelId, layer_tokens: int) -> None:
+        if self._consumed is not None:
+            self._consumed(server, model_id, layer_tokens)
 
     # ------------------------------------------------------------ inside
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
+from typing import Any
 
+from swarm.access.receipts import Sums
 from swarm.access.usage import UsageLine
+from swarm.access.usage_io import day_text
 
 CSV_COLUMNS = (
     "day", "key", "model", "requests", "prompt_tokens", "completion_tokens", "cached_tokens",
@@ -40,3 +43,27 @@ def usage_csv(lines: Iterable[UsageLine]) -> str:
 
 def _inert(text: str) -> str:
     return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+
+
+def nodes_rows(consumed: Sums, served: Sums) -> list[dict[str, Any]]:
+    """Layer-tokens by day, other node and model, both ways."""
+    accounts = sorted({*consumed, *served}, key=lambda a: (a.day, a.node, a.model_id))
+    return [
+        {
+            "day": day_text(account.day),
+            "node": account.node,
+            "model_id": account.model_id,
+            "consumed": consumed.get(account, 0),
+            "served": served.get(account, 0),
+        }
+        for account in accounts
+    ]
+
+
+def nodes_csv(rows: Iterable[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    columns = ("day", "node", "model_id", "consumed", "served")
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

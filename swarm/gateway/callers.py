@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarm.access.keys import NOBODY, Caller, check_model
+from swarm.access.receipts import Consumption
 from swarm.access.usage import Amount, Charge
 from swarm.effects import SessionEvent
 from swarm.node_port import Generation, NodePort
 from swarm.notes import Note
 from swarm.snapshot import ModelView, RouteCost, Snapshot
-from swarm.terms import ModelId, Order, SessionId, short
+from swarm.terms import ModelId, NodeId, Order, SessionId, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class Books(Protocol):
 
     def charge(self, caller: Caller, model: str, amount: Amount) -> None: ...
 
+    def consumed(self, server: NodeId, model_id: ModelId, layer_tokens: int) -> None:
+        """A node, perhaps this one, ran so much for a session."""
+
 
 class CountedNode:
     """A node whose sessions are let in by key and counted. What else it can do passes through."""
@@ -70,11 +74,14 @@ class CountedNode:
         generation = self._node.generate(order)
         observer = self._observe(names[0], len(order.prompt_ids), asked.at)
         charge = Charge(len(order.prompt_ids))
+        consumption = Consumption(len(order.prompt_ids))
 
         def see(event: SessionEvent) -> None:
             amount = charge.of(event)
             if amount is not None:
                 self._books.charge(asked.caller, names[0], amount)
+            for server, layer_tokens in consumption.of(event).items():
+                self._books.consumed(server, order.model_id, layer_tokens)
             observer.see(event)
 
         return _Counted(generation, see, observer.over)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from swarm.access.keys_io import KeyStore
 from swarm.access.usage_io import UsageStore
+from swarm.terms import ModelId, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,5 @@ class Sources:
     """Keys of the API; None: there are none."""
     usage: UsageStore | None = None
     """Where usage is written down; None: nowhere."""
+    consumed: Callable[[NodeId, ModelId, int], None] | None = None
+    """Told of every layer-token that a node runs for a session of this gateway."""
