@@ -30,6 +30,7 @@ FAKES: Mapping[str, Callable[..., Any]] = {
     "paged_attention": paged_attention,
     "write_rows": write_rows,
     "group_linear": linear,
+    "float_linear": linear,
 }
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from swarm.kernels.float_linear import FloatProduct
 from swarm.kernels.native_io import native_available
 from swarm.kernels.quantize import (
     GROUP,
@@ -105,13 +106,17 @@ class Product(nn.Module):  # type: ignore[misc]
         return made
 
 
-class QuantizedLinear(nn.Module):  # type: ignore[misc]
+class SingleLinear(nn.Module):  # type: ignore[misc]
     """Stands where a `nn.Linear` was."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: Product | FloatProduct) -> None:
         super().__init__()
         self.product = product
         self.in_features, self.out_features = product.in_features, product.widths[0]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return _weight(self.product, 0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: list[torch.Tensor] = self.product(x)
@@ -121,7 +126,7 @@ class QuantizedLinear(nn.Module):  # type: ignore[misc]
 class SharedProduct(nn.Module):  # type: ignore[misc]
     """Keeps the parts of the last product until each has been taken, or another input comes."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: Product | FloatProduct) -> None:
         super().__init__()
         self.product = product
         self._input: torch.Tensor | None = None
@@ -147,16 +152,27 @@ class FusedLinear(nn.Module):  # type: ignore[misc]
         self.in_features = shared.product.in_features
         self.out_features = shared.product.widths[index]
 
+    @property
+    def weight(self) -> torch.Tensor:
+        return _weight(self.shared.product, self._index)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.shared.take(x, self._index)
 
 
-def single(weight: GroupWeight, bias: torch.Tensor | None) -> QuantizedLinear:
+def _weight(product: Product | FloatProduct, index: int) -> torch.Tensor:
+    """For the few models whose code reads a linear's weight. Integers have none to show."""
+    if isinstance(product, FloatProduct):
+        return product.weight(index)
+    raise AttributeError("a linear with integer weights has no float weight")
+
+
+def single(weight: GroupWeight, bias: torch.Tensor | None) -> SingleLinear:
     """A layer of its own."""
-    return QuantizedLinear(Product([weight], [bias]))
+    return SingleLinear(Product([weight], [bias]))
 
 
-def fuse(product: Product) -> list[FusedLinear]:
+def fuse(product: Product | FloatProduct) -> list[FusedLinear]:
     """A layer for each part of one product."""
     shared = SharedProduct(product)
     return [FusedLinear(shared, index) for index in range(len(product.widths))]

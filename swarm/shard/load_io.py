@@ -85,7 +85,7 @@ def load_stage(
     if path.is_file() and quantization != "none":
         source = gguf_source(path, config.get_text_config(decoder=True), quantization)
     quantize_model(model, quantization, source)
-    if quantization != "none":
+    if device.type == "cpu":
         _leave_file(model)
     model.eval()
     glue = install_glue(model)

@@ -1,9 +1,9 @@
-"""Swaps the linear layers of a loaded model for ones with integer weights.
+"""Swaps the linear layers of a loaded model for ones with integer weights, or for ones with float
+weights whose rows do not depend on their company.
 
-Only what carries the weights' bytes: the linears inside the decoder layers, and the head, which
-gets a packed copy of its own where it is tied to the embedding (a table of floats stays one). Small
-linears and routers, whose errors change which experts run, stay float, and so do experts that are
-one tensor for all.
+The linears inside the decoder layers, and the head, which gets a packed copy of its own where it is
+tied to the embedding (a table of floats stays one). Routers, whose errors change which experts run,
+stay what they are, and so do experts that are one tensor for all; small linears are not quantized.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import torch
 from torch import nn
 
 from swarm.errors import ConfigError
-from swarm.kernels.linear import Product, fuse, single
+from swarm.kernels.float_linear import FloatProduct, has_float_product
+from swarm.kernels.linear import Product, SingleLinear, fuse, single
 from swarm.kernels.quantize import GroupWeight, to_int4, to_int8
 from swarm.shard.cut import layer_stack
 
 QUANTIZATIONS = ("none", "int8", "int4")
+_HEADS = {"none": "none", "int8": "int8", "int4": "int8"}
+"""How the head is kept, by quantization."""
 OUTPUTS_MIN = 64
 """Smaller linears cost more to call than to read."""
 ROUTERS = frozenset({"gate", "router", "shared_expert_gate", "gating"})
@@ -37,26 +40,32 @@ where it has not."""
 
 
 def quantize_model(model: Any, quantization: str, source: Source | None = None) -> None:
-    """In place, layer by layer, each float weight freed before the next is packed.
+    """In place, layer by layer, each float weight freed before the next is packed. What stays float
+    is packed too where there is a native product for it.
 
     Raises ConfigError for a quantization that is not known.
     """
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{quantization!r} is not a quantization; use {known}")
-    if quantization == "none":
-        return
+    for kind in dict.fromkeys((quantization, "none")):
+        _swap_all(model, kind, source)
+
+
+def _swap_all(model: Any, quantization: str, source: Source | None) -> None:
+    is_wanted = _is_float if quantization == "none" else _is_wanted
     for prefix, parent in _parents(model):
-        for names in _families(parent):
+        for names in _families(parent, is_wanted):
             full = [f"{prefix}.{name}" for name in names]
             _swap(parent, names, full, quantization, source)
     head = model.get_output_embeddings()
-    if type(head) is nn.Linear:
-        for name, parent in model.named_modules():
-            for child, module in list(parent.named_children()):
-                if module is head:
-                    full = [f"{name}.{child}".lstrip(".")]
-                    _swap(parent, (child,), full, "int8", source)
+    if type(head) is not nn.Linear or (quantization == "none" and not _is_float("head", head)):
+        return
+    for name, parent in model.named_modules():
+        for child, module in list(parent.named_children()):
+            if module is head:
+                full = [f"{name}.{child}".lstrip(".")]
+                _swap(parent, (child,), full, _HEADS[quantization], source)
 
 
 def _parents(model: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -67,9 +76,11 @@ def _parents(model: Any) -> Iterator[tuple[str, nn.Module]]:
             yield from ((f"{name}.{rest}".rstrip("."), m) for rest, m in module.named_modules())
 
 
-def _families(parent: nn.Module) -> list[tuple[str, ...]]:
+def _families(
+    parent: nn.Module, is_wanted: Callable[[str, nn.Module], bool]
+) -> list[tuple[str, ...]]:
     """The names of its linears to swap: those with one input together, the others alone."""
-    left = [name for name, child in parent.named_children() if _is_wanted(name, child)]
+    left = [name for name, child in parent.named_children() if is_wanted(name, child)]
     found: list[tuple[str, ...]] = []
     for siblings in SIBLINGS:
         together = tuple(name for name in siblings if name in left)
@@ -90,6 +101,10 @@ def _is_wanted(name: str, child: nn.Module) -> bool:
     )
 
 
+def _is_float(name: str, child: nn.Module | None) -> bool:
+    return type(child) is nn.Linear and name not in ROUTERS and has_float_product(child.weight)
+
+
 def _swap(
     parent: nn.Module,
     names: Sequence[str],
@@ -98,15 +113,32 @@ def _swap(
     source: Source | None,
 ) -> None:
     linears = [getattr(parent, name) for name in names]
+    biases = [linear.bias for linear in linears]
+    if quantization == "none":
+        _put(parent, names, _packed([linear.weight for linear in linears], biases))
+        return
     weights = [
         _quantized(linear.weight.detach(), name, quantization, source)
         for linear, name in zip(linears, full, strict=True)
     ]
-    biases = [linear.bias for linear in linears]
     if len(names) > 1 and len({weight.kind for weight in weights}) == 1:
         made: Sequence[nn.Module] = fuse(Product(weights, biases))
     else:
         made = [single(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+    _put(parent, names, made)
+
+
+def _packed(
+    weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]
+) -> Sequence[nn.Module]:
+    """Linears on float weights: one product where they are of one kind."""
+    if len(weights) > 1 and len({(weight.dtype, weight.shape[1]) for weight in weights}) == 1:
+        return fuse(FloatProduct(weights, biases))
+    pairs = zip(weights, biases, strict=True)
+    return [SingleLinear(FloatProduct([weight], [bias])) for weight, bias in pairs]
+
+
+def _put(parent: nn.Module, names: Sequence[str], made: Sequence[nn.Module]) -> None:
     for name, module in zip(names, made, strict=True):
         setattr(parent, name, module.eval())
 

@@ -12,6 +12,7 @@ import torch
 
 from swarm.errors import ShardError
 from swarm.kernels.capture import Capture
+from swarm.kernels.float_linear import FloatProduct
 from swarm.kernels.tiles import Company
 from swarm.messages import RowType
 from swarm.shard.batch import Batch
@@ -95,7 +96,9 @@ class Stage:
 
     @property
     def has_float_products(self) -> bool:
-        """Whether any matrix but the embedding's is one of floats."""
+        """Whether any matrix but the embedding's is one of floats that torch multiplies by."""
+        if any(isinstance(m, FloatProduct) and m.is_read for m in self._model.modules()):
+            return True
         return any(
             parameter.dim() > 1 and parameter.is_floating_point()
             for module in self._model.modules()

@@ -13,6 +13,8 @@ from engine_crowd import Crowd, Talk
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from swarm.kernels.native_io import start_native
+from swarm.kernels.tiles import Company
+from swarm.shard import quantized
 from swarm.shard.load_io import load_stage
 from swarm.shard.stage import Stage
 from swarm.terms import SampledToken, Sampling
@@ -92,6 +94,18 @@ def test_a_session_gets_what_it_gets_alone(model: Path, kind: str) -> None:
     assert crowd.losses > 8
 
 
-def test_bits_would_show_it_if_company_mattered(model: Path) -> None:
+def test_floats_without_a_native_product_hold_in_whole_tiles(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized, "has_float_product", lambda _: False)
+    stages = hops(model, "float32")
+    assert {stage.company for pair in stages for stage in pair} == {Company.TILE}
+    assert Crowd(stages, talks(), seed=2).play(losses=8) == alone(stages)
+
+
+def test_bits_would_show_it_if_company_mattered(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized, "has_float_product", lambda _: False)
     stages = hops(model, "float32", exact=False)
     assert Crowd(stages, talks(), seed=1).play(losses=0) != alone(stages)

@@ -29,6 +29,7 @@ from engine_chain import (
 from tiny_models import LAYERS, VOCAB, reference_ids, save_tiny
 
 from swarm.kernels.attention import KvPool
+from swarm.kernels.float_linear import has_float_product
 from swarm.kernels.tiles import Company
 from swarm.messages import End, Message, Ran, RowType, Run, RunFailed, StepKind
 from swarm.shard.batch import PIECE_TOKENS
@@ -141,6 +142,10 @@ class Bits:
         return [self.rows[name, position] for position in range(first, stop)]
 
 
+DENSE = ("llama", "gemma3_text")
+"""Families without experts, all of whose products have a native form where the processor does."""
+
+
 @pytest.fixture(scope="module", params=["llama", "qwen3_moe", "gemma3_text", "gpt_oss"])
 def family_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(str(request.param))
@@ -155,7 +160,10 @@ def stage(family_path: Path, request: pytest.FixtureRequest) -> Stage:
 
 def test_a_decode_row_does_not_depend_on_the_rows_beside_it(stage: Stage) -> None:
     """Alone, then in crowds of many sizes and at many places, with others' rows of any content."""
-    assert stage.company is Company.TILE
+    is_free = stage.config.model_type in DENSE and has_float_product(
+        torch.empty(0, dtype=stage.dtype)
+    )
+    assert stage.company is (Company.ANY if is_free else Company.TILE)
     generated = prompt_of(12, seed=5)
     bits = Bits(stage)
     bits.begin("alone", 70)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from swarm.errors import ConfigError
-from swarm.kernels.linear import FusedLinear, QuantizedLinear
+from swarm.kernels.linear import FusedLinear, SingleLinear
 from swarm.kernels.native_io import start_native
 from swarm.kernels.quantize import GroupWeight, to_int8
 from swarm.shard import quantized
@@ -66,7 +66,7 @@ def test_a_quantized_stage_is_near_the_float_one(tmp_path: Path, family: str) ->
     for quantization in ("int8", "int4"):
         stage = tiny(tmp_path, family, quantization)
         assert stage.quantization == quantization
-        assert QuantizedLinear in kinds(stage).values()
+        assert SingleLinear in kinds(stage).values()
         errors[quantization] = float((logits(stage, ids) - plain).norm() / plain.norm())
     # Random layers blow up small differences; unrelated logits would be about 1.4 apart.
     assert 0.0 < errors["int8"] < 0.1
@@ -80,9 +80,9 @@ def test_linears_and_head_are_swapped_and_all_else_stays(tmp_path: Path) -> None
     for name in ("q_proj", "k_proj", "v_proj"):
         assert found[f"{layer}.self_attn.{name}"] is FusedLinear
     assert found[f"{layer}.mlp.gate_proj"] is FusedLinear
-    assert found[f"{layer}.self_attn.o_proj"] is QuantizedLinear
-    assert found[f"{layer}.mlp.down_proj"] is QuantizedLinear
-    assert found["lm_head"] is QuantizedLinear
+    assert found[f"{layer}.self_attn.o_proj"] is SingleLinear
+    assert found[f"{layer}.mlp.down_proj"] is SingleLinear
+    assert found["lm_head"] is SingleLinear
     assert found["model.embed_tokens"] is nn.Embedding, "though tied to the head"
     assert nn.Linear not in found.values()
 
@@ -93,13 +93,13 @@ def test_routers_and_small_linears_stay_float(
     layer = nn.ModuleDict(
         {"gate": nn.Linear(64, 64), "up_proj": nn.Linear(64, 64), "b_proj": nn.Linear(64, 4)}
     )
-    assert quantized._families(layer) == [("up_proj",)]
+    assert quantized._families(layer, quantized._is_wanted) == [("up_proj",)]
     layer["up_proj"].weight.data = torch.zeros(64, 64, dtype=torch.float8_e4m3fn)
-    assert quantized._families(layer) == [], "packed by somebody else"
+    assert quantized._families(layer, quantized._is_wanted) == [], "packed by somebody else"
     save_tiny(tmp_path, "qwen3_moe")
     monkeypatch.setattr(quantized, "OUTPUTS_MIN", 40)
     found = kinds(tiny(tmp_path, "qwen3_moe", "int8"))
-    assert QuantizedLinear not in {kind for name, kind in found.items() if "mlp" in name}
+    assert SingleLinear not in {kind for name, kind in found.items() if "mlp" in name}
 
 
 def test_two_stages_give_what_one_gives(tmp_path: Path) -> None:
@@ -134,6 +134,7 @@ def test_what_the_checkpoint_has_in_integers_goes_in_as_it_is(tmp_path: Path) ->
 
     quantize_model(model, "none", source)
     assert not asked
+    model = save_tiny(tmp_path, "llama")
     quantize_model(model, "int4", source)
     assert {"lm_head", "model.layers.0.self_attn.q_proj"} <= set(asked)
     assert not model.model.layers[1].mlp.down_proj(torch.ones(1, 48)).any()

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <vector>
 
+#include "float_linear.h"
 #include "linear.h"
 #include "tile_linear.h"
 
@@ -90,6 +91,40 @@ std::vector<at::Tensor> group_linear_op(const at::Tensor& x, const at::Tensor& p
   return made.tensors;
 }
 
+// Whether floats of this type have a fast product here.
+bool has_float_linear(at::ScalarType type) {
+#if defined(__AVX512F__)
+  return type == at::kFloat || (type == at::kBFloat16 && has_tiles());
+#else
+  return false;
+#endif
+}
+
+std::vector<at::Tensor> float_linear_op(const at::Tensor& x, const at::Tensor& packed,
+                                        const std::optional<at::Tensor>& bias,
+                                        at::IntArrayRef widths) {
+  const at::Tensor input = x.contiguous();
+  const Rows rows = rows_of(input);
+  TORCH_CHECK(has_float_linear(packed.scalar_type()), packed.scalar_type(), " has no product here");
+  TORCH_CHECK(packed.scalar_type() == input.scalar_type() && packed.is_contiguous(),
+              "rows and weights are of one type");
+  const bool wide = packed.scalar_type() == at::kFloat;
+  TORCH_CHECK(wide ? packed.dim() == 3 && packed.size(2) == kTile
+                   : packed.dim() == 5 && packed.size(2) == 16 && packed.size(3) == kTile &&
+                         packed.size(4) == 2,
+              "packed weights are [tiles, depth, 16], or [tiles, depth / 32, 16, 16, 2]");
+  const int64_t tiles = packed.size(0), steps = packed.size(1);
+  TORCH_CHECK(wide ? rows.depth == steps : (rows.depth + 31) / 32 == steps, "rows of ", rows.depth,
+              " do not fit the weights");
+  if (bias) check_columns(*bias, at::kFloat, tiles);
+  Outputs made = outputs(input, widths, tiles);
+  const FloatWeight weight{packed.const_data_ptr(), bias ? bias->const_data_ptr<float>() : nullptr,
+                           tiles, rows.depth};
+  const Slices slices{made.slices.data(), int64_t(made.slices.size())};
+  wide ? float_linear(rows, weight, slices) : tile_float_linear(rows, weight, slices);
+  return made.tensors;
+}
+
 }  // namespace
 
 }  // namespace swarm
@@ -98,9 +133,12 @@ TORCH_LIBRARY_FRAGMENT(swarm, library) {
   library.def(
       "group_linear(Tensor x, Tensor packed, Tensor scale, Tensor? minimum, Tensor? bias, "
       "int[] widths) -> Tensor[]");
+  library.def("float_linear(Tensor x, Tensor packed, Tensor? bias, int[] widths) -> Tensor[]");
+  library.def("has_float_linear(ScalarType type) -> bool", &swarm::has_float_linear);
   library.def("set_tiles_from(int rows) -> int", &swarm::set_tiles_from);
 }
 
 TORCH_LIBRARY_IMPL(swarm, CPU, library) {
   library.impl("group_linear", &swarm::group_linear_op);
+  library.impl("float_linear", &swarm::float_linear_op);
 }

@@ -9,8 +9,11 @@
 // While the tiles work on a group, the sums of the one before the last are scaled and added.
 #include "tile_linear.h"
 
-#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && \
-    defined(__AVX512BW__) && defined(__linux__)
+#if defined(__x86_64__)
+#include "tile_shapes.h"
+#endif
+
+#ifdef SWARM_TILES
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,22 +36,15 @@ template <int kBits>
 constexpr int64_t kSpan = kBits == 8 ? 32 : 6;
 constexpr int32_t kInt4Zero = 8;
 
-struct alignas(64) TileShapes {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 // Tiles 0 to 3 are sums, 4 and 5 high and low activations, 6 and 7 weights.
 template <int kBits, int R>
 void set_shapes() {
   TileShapes shapes;
   constexpr int kBytes = kBits == 8 ? kGroup : 2 * kGroup;
-  for (int i = 0; i < 4; ++i) shapes.rows[i] = R, shapes.row_bytes[i] = 64;
-  for (int i = 4; i < 6; ++i) shapes.rows[i] = R, shapes.row_bytes[i] = kBytes;
-  for (int i = 6; i < 8; ++i) shapes.rows[i] = kBytes / 4, shapes.row_bytes[i] = 64;
-  asm volatile("" : : "r"(&shapes) : "memory");  // some compilers think that only a word is read
-  _tile_loadconfig(&shapes);
+  shapes.set(0, 4, R, 64);
+  shapes.set(4, 6, R, kBytes);
+  shapes.set(6, 8, kBytes / 4, 64);
+  shapes.load();
 }
 
 template <int kBits>
