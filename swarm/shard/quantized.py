@@ -102,7 +102,9 @@ def _is_wanted(name: str, child: nn.Module) -> bool:
 
 
 def _is_float(name: str, child: nn.Module | None) -> bool:
-    return type(child) is nn.Linear and name not in ROUTERS and has_float_product(child.weight)
+    if child is None or type(child) is not nn.Linear or name in ROUTERS:
+        return False
+    return has_float_product(child.weight)
 
 
 def _swap(

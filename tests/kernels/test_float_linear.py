@@ -44,7 +44,7 @@ def test_it_is_near_torchs_product(
     native: Native, widths: tuple[int, ...], inputs: int, dtype: torch.dtype
 ) -> None:
     made, weights = product(widths, inputs, dtype), weights_of(widths, inputs, dtype)
-    for count in (1, 3, 12, 16, 17, 100):
+    for count in (1, 3, 7, 16, 17, 100):
         x = rows(count, inputs, dtype)
         for part, weight in zip(made(x), weights, strict=True):
             width = len(weight)

@@ -9,8 +9,8 @@ namespace {
 
 using wide::Lanes;
 
-constexpr int kRowBlock = 12;
-constexpr int64_t kRowChunk = 96;
+constexpr int kRowBlock = 7;
+constexpr int64_t kRowChunk = 98;
 
 struct Job {
   const Rows& rows;
@@ -29,7 +29,7 @@ void block(const Job& job, int64_t row, int64_t tile) {
     Lanes weights[T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) weights[t] = wide::load(w + t * step + k * kTileColumns);
-#pragma GCC unroll 12
+#pragma GCC unroll 7
     for (int r = 0; r < R; ++r) {
       const Lanes value = wide::splat(x[r * depth + k]);
 #pragma GCC unroll 8
@@ -41,7 +41,7 @@ void block(const Job& job, int64_t row, int64_t tile) {
     const Target target = target_of(job.slices, tile + t);
     const float* const bias = job.weight.bias;
     const Lanes add = bias ? wide::load(bias + (tile + t) * kTileColumns) : Lanes{};
-#pragma GCC unroll 12
+#pragma GCC unroll 7
     for (int r = 0; r < R; ++r)
       store(bias ? sums[r][t] + add : sums[r][t], target, job.rows.element, row + r);
   }
@@ -49,7 +49,7 @@ void block(const Job& job, int64_t row, int64_t tile) {
 
 // Tiles that are worked on side by side: as many sums as registers hold.
 template <int R>
-constexpr int kTiles = R <= 2 ? 8 : R <= 6 ? 4 : 2;
+constexpr int kTiles = R <= 2 ? 8 : 4;
 
 template <int R, int T>
 void along(const Job& job, int64_t row, int64_t tile, int64_t tile_end) {
