@@ -159,7 +159,7 @@ def _nodes(memory: MapMemory, choices: Choices, width: int) -> Pane:
     lines = node_lines(memory, nodes, width, choices.glyphs, choices.wanted)
     said = _of(len(lines) - 1, len(nodes))
     foreign = memory.state["foreign_swarms"]
-    said += f", {len(foreign)} other swarms heard" if foreign else ""
+    said += f", {len(foreign)} other swarm{'s' * (len(foreign) != 1)} heard" if foreign else ""
     return Pane("nodes", f"{said}, by {choices.sort.value}", lines)
 
 
