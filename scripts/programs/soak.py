@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,16 +107,22 @@ def _ids(origin: Node, body: dict[str, Any], tally: Tally) -> list[int]:
     return answer.ids
 
 
+Kill = Callable[[Swarm, random.Random, Tally], None]
+
+
 @contextmanager
-def killer(swarm: Swarm, every_s: float, rng: random.Random, tally: Tally) -> Iterator[None]:
+def killer(
+    swarm: Swarm, every_s: float, rng: random.Random, tally: Tally, kill: Kill | None = None
+) -> Iterator[None]:
     """Kills and restarts in a thread of its own for the length of the block."""
+    kill = kill or _kill_one
     over = threading.Event()
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             while not over.wait(every_s):
-                _kill_one(swarm, rng, tally)
+                kill(swarm, rng, tally)
         except BaseException as error:  # noqa: BLE001 - the root of the thread; raised below
             failures.append(error)
 

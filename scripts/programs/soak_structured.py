@@ -1,4 +1,4 @@
-"""Structured output and penalties while nodes die: two or three hops that two nodes hold each, of
+"""Structured output and penalties while nodes die: three nodes, any two of which hold the model, of
 which one is killed and started again every few seconds. What a schema, a choice or a regular
 expression was asked for must conform to it, and all answers must have the ids that they had on a
 swarm that nobody disturbed: a reroute neither loses nor doubles what a head knows of the tokens
@@ -20,10 +20,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rig import console, end_orderly, print_table, spread
 from prompts import PROMPTS
-from soak import Tally, killer, start_pairs
+from soak import Tally, killer
 from soak_load import MEMORY, Found, judge, request
-from streams import Json, Streamed, ask, ask_all
-from swarm_procs import Swarm
+from streams import Json, Streamed, ask_all
+from swarm_procs import SMOLLM2, Node, NodePlan, Swarm
+
+
+NODES = {"a": "0:20", "b": "10:30", "c": "0:30"}
+READY_S = 600.0
+"""On a machine that does much else beside, a node needs minutes."""
 
 
 class Strict(BaseModel):
@@ -132,20 +137,38 @@ def one_round(
             found.wrong.append(problem)
 
 
+def start_three(swarm: Swarm) -> Node:
+    """A gateway and the three; returns the gateway."""
+    origin = swarm.start(NodePlan("gateway"))
+    for name, layers in NODES.items():
+        swarm.start(NodePlan(name, SMOLLM2, layers, "float32", extra=MEMORY))
+    swarm.await_ready(READY_S)
+    return origin
+
+
+def kill_one(swarm: Swarm, rng: random.Random, tally: Tally) -> None:
+    """Once all serve, so that the two others hold the model."""
+    swarm.await_ready(READY_S)
+    victim = swarm.nodes[rng.choice(list(NODES))]
+    victim.kill()
+    tally.kills.append(victim.name)
+    swarm.restart(victim)
+
+
 def run(folder: Path, options: argparse.Namespace) -> tuple[Found, Tally, Counts, str]:
     found, tally, counts = Found(), Tally(), Counts()
     kinds = SCHEMAS if options.schemas_only else (*SCHEMAS, *OTHERS)
     asked = bodies(kinds, options.streams, options.tokens)
     with Swarm(folder) as swarm:
-        url = start_pairs(swarm, options.parts, "float32", MEMORY).gateway.url
-        alone = [ask(url, body) for _, body in asked]
+        url = start_three(swarm).gateway.url
+        alone = ask_all(url, [body for _, body in asked])
         for number, ((kind, _), answer) in enumerate(zip(asked, alone, strict=True)):
             problem = answer.error or text_problem(number, kind, answer)
             if problem is not None:
                 raise SystemExit(f"an undisturbed answer failed: {problem}\n{swarm.logs()}")
         wanted = [answer.ids for answer in alone]
         console.print(f"{len(wanted)} answers known", style="dim")
-        with killer(swarm, options.kill_every, random.Random(options.seed), tally):
+        with killer(swarm, options.kill_every, random.Random(options.seed), tally, kill_one):
             while counts.schemas < options.answers and not found.wrong:
                 one_round(url, asked, wanted, found, counts)
                 console.print(
@@ -155,7 +178,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Found, Tally, Counts
                 )
         logs = swarm.logs() if found.wrong else ""
         if not found.wrong:
-            swarm.await_ready()
+            swarm.await_ready(READY_S)
             swarm.await_idle()
     return found, tally, counts, logs
 
@@ -166,7 +189,6 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=10, help="at once")
     parser.add_argument("--tokens", type=int, default=200, help="of each answer, at most")
     parser.add_argument("--kill-every", type=float, default=5.0, metavar="SECONDS")
-    parser.add_argument("--parts", type=int, choices=(2, 3), default=3)
     parser.add_argument("--schemas-only", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
