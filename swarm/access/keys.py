@@ -83,8 +83,8 @@ def new_key(entropy: Callable[[int], bytes]) -> str:
 
 
 def digest_of(text: str) -> bytes:
-    """What is kept of a key, 32 bytes."""
-    return hashlib.sha256(_DOMAIN + text.encode()).digest()
+    """What is kept of a key, 32 bytes. A header may hold bytes that are no text."""
+    return hashlib.sha256(_DOMAIN + text.encode(errors="surrogateescape")).digest()
 
 
 def parse_rate(text: str) -> Rate:

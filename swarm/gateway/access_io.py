@@ -126,7 +126,7 @@ class Door:
         return (
             given is not None
             and self._control_token is not None
-            and hmac.compare_digest(given.encode(), self._control_token.encode())
+            and hmac.compare_digest(_bytes(given), _bytes(self._control_token))
             and is_of_this_machine(request)
         )
 
@@ -139,6 +139,7 @@ class Door:
                 code="forbidden_origin",
             )
         wanted = request.headers.get("Access-Control-Request-Headers", "")
+        wanted = wanted if wanted.isascii() else ""
         return web.Response(
             status=204,
             headers={
@@ -164,3 +165,8 @@ def is_of_this_machine(request: web.Request) -> bool:
 
 def _is_preflight(request: web.Request) -> bool:
     return request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+
+
+def _bytes(header: str) -> bytes:
+    """As it came: a header may hold bytes that are no text."""
+    return header.encode(errors="surrogateescape")

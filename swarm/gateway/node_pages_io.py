@@ -54,7 +54,7 @@ class NodePages:
 
     async def _leave(self, request: web.Request) -> web.Response:
         """Start a planned departure. Only for programs of this machine that hold the token."""
-        given = request.headers.get(CONTROL_HEADER, "").encode()
+        given = request.headers.get(CONTROL_HEADER, "").encode(errors="surrogateescape")
         if (
             self._control_token is None
             or not hmac.compare_digest(given, self._control_token.encode())

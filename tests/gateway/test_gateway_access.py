@@ -252,3 +252,24 @@ def test_origins_that_are_none_stop_the_start(origins: str, tmp_path: Path) -> N
                 pass
 
     asyncio.run(main())
+
+
+def test_headers_that_are_no_text_are_no_key(tmp_path: Path) -> None:
+    make_key(tmp_path, "anna")
+
+    async def conversation(served: Served, client: aiohttp.ClientSession) -> None:
+        for header in (
+            b"Authorization: Bearer \xff\xfe",
+            b"x-api-key: \xff",
+            b"X-Swarm-Control: \xff",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.address.port)
+            lines = [b"GET /v1/models HTTP/1.1", b"Host: localhost", header, b"Connection: close"]
+            writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            assert answer.split(b" ", 2)[1] in {b"400", b"401"}, answer
+        assert [entry.event for entry in served.notes if entry.event == "gateway.bug"] == []
+
+    talk(tmp_path, conversation)
