@@ -2,7 +2,7 @@
 
 Where the choice is left to the model and a tool is strict, words may come before, between and
 after calls, and a call, once its mark is written, follows the schema of its function.
-Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
+Source: the syntax of https://github.com/guidance-ai/llguidance
 """
 
 from __future__ import annotations
