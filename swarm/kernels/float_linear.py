@@ -64,14 +64,25 @@ class FloatProduct(nn.Module):  # type: ignore[misc]
     def weight(self, index: int) -> torch.Tensor:
         """[N, K] of one part, unpacked anew: for model code that looks into its linears."""
         self.is_read = True
-        tiles = -(-self.widths[index] // TILE)
-        first = sum(-(-width // TILE) for width in self.widths[:index])
+        first, tiles = self._tiles(index)
         values = self.values[first : first + tiles]
         if values.dim() == 3:
             rows = values.transpose(1, 2).reshape(tiles * TILE, -1)
         else:
             rows = values.permute(0, 3, 1, 2, 4).reshape(tiles * TILE, -1)
         return rows[: self.widths[index], : self.in_features]
+
+    def part_bias(self, index: int) -> torch.Tensor | None:
+        """[N] of one part, in the weights' dtype; zeros where only other parts have one."""
+        if self.bias is None:
+            return None
+        first, _ = self._tiles(index)
+        return self.bias[first * TILE :][: self.widths[index]].to(self.values.dtype)
+
+    def _tiles(self, index: int) -> tuple[int, int]:
+        """The first tile of a part, and how many it has."""
+        counts = [-(-width // TILE) for width in self.widths]
+        return sum(counts[:index]), counts[index]
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:

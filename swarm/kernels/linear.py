@@ -118,6 +118,10 @@ class SingleLinear(nn.Module):  # type: ignore[misc]
     def weight(self) -> torch.Tensor:
         return _weight(self.product, 0)
 
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return _bias(self.product, 0)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made: list[torch.Tensor] = self.product(x)
         return made[0]
@@ -156,6 +160,10 @@ class FusedLinear(nn.Module):  # type: ignore[misc]
     def weight(self) -> torch.Tensor:
         return _weight(self.shared.product, self._index)
 
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return _bias(self.shared.product, self._index)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.shared.take(x, self._index)
 
@@ -165,6 +173,13 @@ def _weight(product: Product | FloatProduct, index: int) -> torch.Tensor:
     if isinstance(product, FloatProduct):
         return product.weight(index)
     raise AttributeError("a linear with integer weights has no float weight")
+
+
+def _bias(product: Product | FloatProduct, index: int) -> torch.Tensor | None:
+    """[N] in the dtype of the weights."""
+    if isinstance(product, FloatProduct):
+        return product.part_bias(index)
+    raise AttributeError("a linear with integer weights has no bias of its own")
 
 
 def single(weight: GroupWeight, bias: torch.Tensor | None) -> SingleLinear:

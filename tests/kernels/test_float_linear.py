@@ -108,9 +108,11 @@ def test_fused_parts_shapes_and_strides(native: Native, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_weights_can_be_read_and_that_is_noted(native: Native, dtype: torch.dtype) -> None:
     made, weights = product((100, 7), 37, dtype), weights_of((100, 7), 37, dtype)
+    first, second = fuse(made)
+    assert torch.equal(first.bias, torch.linspace(-1, 1, 100).to(dtype))
+    assert not second.bias.any() and second.bias.shape == (7,)
     assert not made.is_read
-    for layer, weight in zip(fuse(made), weights, strict=True):
-        assert torch.equal(layer.weight, weight)
+    assert torch.equal(first.weight, weights[0]) and torch.equal(second.weight, weights[1])
     assert made.is_read
 
 

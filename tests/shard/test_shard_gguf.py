@@ -101,7 +101,8 @@ def test_sizes_of_a_gguf_file_are_those_of_what_is_loaded(file: Path, tmp_path: 
     for part in parts(LAYERS, [1, 2]):
         norm = 4 * HIDDEN if part.head else 0
         held = sizes.largest_layer + part.embed * sizes.embed + part.head * sizes.head + norm
-        assert load(file, part).parameter_bytes == held
+        filled = 16 * 4 * HIDDEN * part.head  # packed outputs come in sixteens
+        assert held <= load(file, part).parameter_bytes <= held + filled
 
 
 def test_a_cut_gguf_file_generates_what_the_whole_one_does(file: Path) -> None:
