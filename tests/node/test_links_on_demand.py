@@ -7,7 +7,7 @@ from node_world import MODEL, World, WorldNode, oracle, order_of
 
 from swarm.effects import Failed, Finished, Started
 from swarm.errors import RouteError
-from swarm.node import HOLDERS_DIALLED
+from swarm.node_picture import HOLDERS_DIALLED
 from swarm.notes import Note
 from swarm.terms import ModelId, SessionId
 

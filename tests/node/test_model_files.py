@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swarm import model_files_io
-from swarm.daemon import _read_piece
+from swarm.disk_io import _read_piece
 from swarm.errors import LinkError
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.model_files_io import ANSWERS_MAX, ModelFiles
