@@ -204,7 +204,8 @@ def _field(where: str, block: Mapping[str, Any], name: str) -> str:
 def _tool_use(body: CountBody) -> ToolUse | None:
     choice = body.tool_choice or {}
     kind = choice.get("type", "auto")
-    chosen: Any = {"auto": "auto", "none": "none", "any": "required"}.get(kind)
+    named = {"auto": "auto", "none": "none", "any": "required"}
+    chosen: Any = named.get(kind) if isinstance(kind, str) else None
     if kind == "tool":
         chosen = {"type": "function", "function": {"name": choice.get("name")}}
     if chosen is None:

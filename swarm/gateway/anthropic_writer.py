@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -10,7 +9,7 @@ from swarm.gateway.answer import Piece
 from swarm.gateway.fields import Json
 from swarm.gateway.json_calls import CallDelta
 from swarm.gateway.responses import ErrorAnswer, named_event, sse_comment
-from swarm.gateway.writing import Reply, whole_calls
+from swarm.gateway.writing import Reply, object_of, whole_calls
 from swarm.snapshot import ModelView
 
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
@@ -43,7 +42,7 @@ class AnthropicWriter:
         for number, (name, arguments) in enumerate(whole_calls(pieces[0])):
             call_id = self._reply.call_id(0, number)
             content.append(
-                {"type": "tool_use", "id": call_id, "name": name, "input": _input(arguments)}
+                {"type": "tool_use", "id": call_id, "name": name, "input": object_of(arguments)}
             )
         return self._message(content) | {"usage": self._usage(), "swarm": self._reply.swarm()}
 
@@ -159,11 +158,3 @@ def models_json(listed: Sequence[tuple[str, ModelView]], created: int) -> Json:
     data = [model_json(view, label, created) for label, view in listed]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"data": data, "has_more": False, "first_id": first, "last_id": last}
-
-
-def _input(arguments: str) -> object:
-    """What the model wrote as arguments; a call that was cut off has none."""
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return {}

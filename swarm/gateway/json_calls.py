@@ -196,6 +196,7 @@ class _Object:
         """A string at the object's own level: a key, the name, or arguments written as a text."""
         try:
             text = json.loads(f'"{written}"', strict=False)
+            text.encode()  # raises for half a character, which no answer can carry
         except ValueError:
             self.broken = True
             return

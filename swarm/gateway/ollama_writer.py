@@ -10,7 +10,7 @@ from swarm.gateway.answer import Piece
 from swarm.gateway.calls import Endpoint
 from swarm.gateway.fields import Json
 from swarm.gateway.responses import ErrorAnswer
-from swarm.gateway.writing import Reply, whole_calls
+from swarm.gateway.writing import Reply, object_of, whole_calls
 
 NANOSECONDS = 1_000_000_000
 
@@ -60,7 +60,7 @@ class OllamaWriter:
         message: Json = {"role": "assistant", "content": text}
         if calls := whole_calls(pieces):
             message["tool_calls"] = [
-                {"function": {"index": number, "name": name, "arguments": _object(arguments)}}
+                {"function": {"index": number, "name": name, "arguments": object_of(arguments)}}
                 for number, (name, arguments) in enumerate(calls)
             ]
         return told | {"message": message}
@@ -88,11 +88,3 @@ def error_json(error: ErrorAnswer) -> Json:
 
 def _line(values: Json) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
-
-
-def _object(arguments: str) -> object:
-    """What the model wrote as arguments; a call that was cut off has none."""
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return {}

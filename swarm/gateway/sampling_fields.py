@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
+from pydantic_core import from_json
 
 from swarm.errors import RequestError
 from swarm.gateway.fields import Body, Json, unsupported
@@ -180,8 +181,8 @@ def _given(value: Any, param: str, make: Callable[[Any, str], Guide]) -> Guide |
 def _schema(value: Any, param: str) -> Guide:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
+            value = from_json(value, allow_inf_nan=False)
+        except ValueError as error:
             raise RequestError(f"{param} is not valid JSON", param=param) from error
     if not isinstance(value, dict | bool):
         raise RequestError(f"{param} must be a JSON schema", param=param)

@@ -71,8 +71,13 @@ class ModelText:
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: add what the tokenizer puts around a text of its own (a BOS, say).
 
-        As a batch of one, since only batches let other threads run meanwhile.
+        As a batch of one, since only batches let other threads run meanwhile. Raises RequestError
+        for half a character, of which a template may have made a whole text.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("the prompt must be valid Unicode text") from error
         (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         return tuple(encoded.ids)
 
@@ -160,6 +165,7 @@ _TEMPLATE_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    RecursionError,
     TypeError,
     ValueError,
 )

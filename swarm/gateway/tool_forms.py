@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from pydantic_core import from_json
 
 Whole = list[tuple[str, str]]
 """Calls: the function's name, and its arguments as the JSON text of an object."""
@@ -66,14 +68,36 @@ def _keys(text: str) -> Whole:
     name = text.partition("<arg_key>")[0].strip()
     if not name or any(letter.isspace() for letter in name):
         return []
-    values = re.findall(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", text, re.DOTALL)
-    return [(name, _object({key.strip(): _value(value) for key, value in values}))]
+    return [(name, _object(dict(_keyed(text))))]
+
+
+def _keyed(text: str) -> Iterator[tuple[str, object]]:
+    """Each key with its value, in one pass: a search with two open ends goes over a long text of
+    lone marks again and again."""
+    at = 0
+    while (key := _between(text, at, "<arg_key>", "</arg_key>")) is not None:
+        begin, end, at = key
+        opening = _VALUE.match(text, at)
+        if opening is None:
+            continue
+        closing = text.find("</arg_value>", opening.end())
+        if closing < 0:
+            return
+        yield text[begin:end].strip(), _value(text[opening.end() : closing])
+        at = closing + len("</arg_value>")
+
+
+def _between(text: str, at: int, opening: str, closing: str) -> tuple[int, int, int] | None:
+    """Where what stands between the next two marks begins and ends, and where the second ends."""
+    begin = text.find(opening, at)
+    end = text.find(closing, begin + len(opening)) if begin >= 0 else -1
+    return None if end < 0 else (begin + len(opening), end, end + len(closing))
 
 
 def _tagged(text: str) -> Whole:
     """An array of objects, or `NAME[ARGS]{...}` for each call, as Mistral's tokenizers have it."""
     try:
-        entries = json.loads(text)
+        entries = from_json(text, allow_inf_nan=False)
         return [(str(entry["name"]), _object(entry["arguments"])) for entry in entries]
     except (ValueError, LookupError, TypeError):
         pass
@@ -117,19 +141,22 @@ def _python_call(call: ast.expr) -> tuple[str, str]:
 def _checked(name: str, arguments: str) -> Whole:
     try:
         value, _ = json.JSONDecoder(strict=False).raw_decode(arguments.strip())
-    except ValueError:
+        return [(name, _object(value))] if name and isinstance(value, dict) else []
+    except (ValueError, RecursionError):
         return []
-    return [(name, _object(value))] if name and isinstance(value, dict) else []
 
 
 def _object(values: object) -> str:
-    return json.dumps(values, ensure_ascii=False)
+    """Raises ValueError for what clients could not read: no number, half a character, too deep."""
+    text = json.dumps(values, ensure_ascii=False)
+    from_json(text.encode(), allow_inf_nan=False)
+    return text
 
 
 def _value(text: str) -> object:
     """A value as JSON where it is, else as the text that it is."""
     try:
-        return json.loads(text)
+        return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
 
@@ -137,6 +164,7 @@ def _value(text: str) -> object:
 _HERMES = Form("<tool_call>", "</tool_call>")
 _DEEPSEEK = Form("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _deepseek)
 _DEEPSEEK_CALL = re.compile("<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|$)", re.DOTALL)
+_VALUE = re.compile(r"\s*<arg_value>")
 _TAGGED = re.compile(r"\s*([\w.-]{1,256})(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
 FAMILIES: dict[str, tuple[Form, ...]] = {
     "hermes": (_HERMES,),

@@ -5,10 +5,11 @@ Other dialects turn theirs into this form first.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from swarm.errors import RequestError
 from swarm.gateway.calls import AUTO, NONE, REQUIRED, Json, ToolUse
@@ -104,8 +105,8 @@ def _past_call(where: str, call: Any) -> Json:
     given = function.get("arguments")
     if isinstance(given, str):
         try:
-            given = json.loads(given or "{}")
-        except (ValueError, RecursionError):
+            given = from_json(given or "{}", allow_inf_nan=False)
+        except ValueError:
             given = None
     if not isinstance(given, dict):
         raise RequestError(

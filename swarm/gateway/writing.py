@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pydantic_core import from_json
+
 from swarm.gateway.answer import Answer, Piece, Usage
 from swarm.gateway.calls import Call
 from swarm.gateway.responses import ErrorAnswer
@@ -89,6 +91,15 @@ class Writer(Voice, Protocol):
 
     def body(self, pieces: Sequence[Sequence[Piece]]) -> Json:
         """The whole response, given all pieces of each answer."""
+
+
+def object_of(arguments: str) -> Json:
+    """What the model wrote as arguments; nothing where it is no object, or was cut off."""
+    try:
+        value = from_json(arguments, allow_inf_nan=False)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def whole_calls(pieces: Sequence[Piece]) -> list[tuple[str, str]]:

@@ -211,6 +211,7 @@ def said(role: str, *blocks: Any) -> dict[str, Any]:
         ({"output_format": {"type": "text"}}, "output_format.type"),
         ({"output_config": {"effort": "high"}}, "output_config.effort"),
         ({"tools": [TOOL], "tool_choice": {"type": "odd"}}, "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": []}}, "tool_choice.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
     ],

@@ -351,6 +351,14 @@ def test_earlier_calls_have_their_arguments_as_an_object() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["[1]", "{", '{"a": "\\ud800"}', '{"a": NaN}', '{"a":' * 9999])
+def test_arguments_that_no_template_could_show_are_refused(text: str) -> None:
+    function = {"name": "f", "arguments": text}
+    messages = [{"role": "assistant", "tool_calls": [{"id": "a", "function": function}]}]
+    param = "messages.0.tool_calls.0.function.arguments"
+    assert refused(chat, messages=messages).param == param
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -163,12 +163,18 @@ def test_a_template_sees_the_date_it_is_given() -> None:
         "{{ ''.__class__.__mro__ }}{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
         "{% for i in range(10 ** 9) %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )
 def test_a_template_that_refuses_or_misbehaves_is_the_clients_400(template: str) -> None:
     with pytest.raises(RequestError, match="chat template refused") as caught:
         tiny(template).render([{"role": "user", "content": "x"}], NOW)
     assert caught.value.status == 400
+
+
+def test_half_a_character_of_a_template_is_the_clients_400() -> None:
+    with pytest.raises(RequestError, match="valid Unicode"):
+        tiny(r"{{ '\ud800' }}").encode_chat([{"role": "user", "content": "x"}], NOW)
 
 
 def test_a_broken_template_switches_chat_off() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarm.gateway.tool_calls import ToolReader
 from swarm.gateway.tool_forms import FAMILIES, template_family
+from swarm.gateway.writing import object_of
 
 NAMES = ("weather", "clock.now")
 PARIS = {"city": "Paris", "days": [1, {"x": '}]"<tool_call>\\'}]}
@@ -125,6 +126,56 @@ def test_whatever_a_model_writes_is_read_to_its_end(family: str, parts: list[str
             reader.push(letter)
     reader.flush()
     assert reader.count <= len(parts)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "values"),
+    [
+        ("qwen3_coder", "<tool_call><function=weather><parameter=city>{}</parameter></function>"
+         "</tool_call>", [DEEP, "NaN", '"\\ud800"']),
+        ("glm", "<tool_call>weather<arg_key>city</arg_key><arg_value>{}</arg_value></tool_call>",
+         [DEEP, "NaN", '"\\ud800"']),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_json_for_clients_is_text(
+    family: str, text: str, values: list[str]
+) -> None:
+    for value in values:
+        assert read(family, text.format(value)) == ("", [("weather", {"city": value})])
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("mistral", "[TOOL_CALLS]" + DEEP),
+        ("mistral", '[TOOL_CALLS]weather{"city": ' + DEEP),
+        ("mistral", '[TOOL_CALLS]weather{"city": NaN}'),
+        ("mistral", '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "\\ud800"}}]'),
+        ("lfm2", "<|tool_call_start|>[weather(city=1e999)]<|tool_call_end|>"),
+        ("lfm2", r"<|tool_call_start|>[weather(city='\ud800')]<|tool_call_end|>"),
+        ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
+    ],
+)
+def test_a_call_that_clients_could_not_read_is_words(family: str, text: str) -> None:
+    assert read(family, text) == (text, [])
+
+
+def test_lone_marks_of_keys_are_passed_once() -> None:
+    marks = "<arg_key></arg_key><arg_value>" * 20_000 + "<arg_key>a</arg_key>" * 20_000
+    text = f"<tool_call>weather {marks}</tool_call>"
+    assert read("glm", text) == ("", [("weather", {})])
+    pair = "<arg_key>city</arg_key>\n<arg_value>Rom</arg_value>"
+    text = f"<tool_call>weather<arg_key>x</arg_key>{pair}</tool_call>"
+    assert read("glm", text) == ("", [("weather", {"city": "Rom"})])
+
+
+def test_arguments_that_are_no_object_are_none_where_a_client_wants_one() -> None:
+    assert object_of('{"city": "Rom"}') == {"city": "Rom"}
+    for written in ("", "5", '{"city"', DEEP, '{"city": NaN}', '{"city": "\\ud800"}'):
+        assert object_of(written) == {}
 
 
 def test_arguments_come_while_they_are_written() -> None:
