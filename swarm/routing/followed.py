@@ -79,6 +79,8 @@ class FollowedSession(ReservedSession):
                     self._mirror.acknowledged(message.kv_length)
                     self._pump_mirror()
             case Refused() | HopFailed():
+                if isinstance(message, Refused) and message.peer is not None:
+                    self._seeker.avoidance.no_link(peer, message.peer, message.waited, now)
                 if not isinstance(message, HopFailed) or message.node == peer:
                     self._lose_standby(peer, message.detail, now)
             case Gap():
@@ -166,9 +168,13 @@ class FollowedSession(ReservedSession):
             self._standbys.pop(node)
             self._seeker.followers.pop(node, None)
 
+    def _is_open_at(self, node: NodeId) -> bool:
+        return super()._is_open_at(node) or self._standbys.get(node) is not None
+
     def _dismiss_standbys(self) -> None:
         for standby in self._standbys:
             self._standbys.pop(standby.node)
+            self._seeker.followers.pop(standby.node, None)
             self._send(standby.node, Release(self.session, standby.epoch))
 
     def _pump_mirror(self) -> None:

@@ -50,11 +50,15 @@ class ReservedSession(WatchedSession):
         orders = open_orders(
             self.session, epoch, self.order, route, self._me, self._so_far(route)
         )  # fmt: skip
-        fresh = [(peer, order) for peer, order in orders if peer not in self._seeker.held]
+        fresh = [(peer, order) for peer, order in orders if not self._is_open_at(peer)]
         self._reserve = Reserve(tuple(peer for peer, _ in fresh), epoch, now + RESERVE_S)
         self._set_deadline()
         for peer, order in fresh:
             self._send(peer, order)
+
+    def _is_open_at(self, node: NodeId) -> bool:
+        """Whether it has room for the session already, which a reserve must not take away."""
+        return node in self._seeker.held
 
     def _set_deadline(self) -> None:
         """Of a session that runs."""

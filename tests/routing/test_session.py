@@ -71,6 +71,8 @@ class Plans:
         self.requests: list[PlanRequest] = []
         self.idle: dict[int, tuple[NodeId, ...]] = {}
         """Who may stand by, per hop."""
+        self.full = False
+        """There is no route for want of room."""
 
     def plan(self, request: PlanRequest) -> Route | None:
         self.requests.append(request)
@@ -82,6 +84,8 @@ class Plans:
         return None
 
     def why_not(self, request: PlanRequest) -> SwarmError:
+        if self.full:
+            return KvExhausted("no room anywhere")
         return NoRoute(MODEL.model_id, (LayerRange(1, 2),), "no reachable node serves 1:2")
 
     def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:

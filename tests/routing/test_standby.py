@@ -33,6 +33,7 @@ from swarm.messages import (
 )
 from swarm.routing.cost import PlanRequest
 from swarm.routing.mirror import MIRROR_ROWS, MIRROR_STEPS, Mirror
+from swarm.routing.opening import RESERVE_S
 from swarm.routing.outbox import Outbox, decode_row, prompt_rows
 from swarm.routing.planner import plan
 from swarm.routing.standby import CAUGHT_UP_ROWS, choose
@@ -355,6 +356,36 @@ def test_a_standby_that_is_lost_hurts_nobody_and_another_is_sought_later() -> No
         bench.tokens(1)
         bench.plans.idle = {1: (D,)}
         assert [n for n, m in bench.look() if isinstance(m, Open)] == [D]
+
+
+def test_a_soft_alarm_leaves_a_standby_as_it_is() -> None:
+    bench = Followed()
+    bench.followed()
+    bench.session.suspect(A, bench.now)
+    assert bench.sent() == [], "the next best route is warm already"
+    bench.now += RESERVE_S
+    bench.session.tick(bench.now)
+    assert bench.sent() == []
+
+
+def test_standbys_that_were_let_go_for_want_of_room_hold_nothing() -> None:
+    bench = Followed()
+    bench.followed()
+    bench.plans.routes, bench.plans.full = [], True
+    bench.session.node_failed(A, FailureCode.LINK_DOWN, "reset", bench.now)
+    assert {n for n, m in bench.sent() if isinstance(m, Release)} == {A, B, C, D}
+    bench.session.view_changed(bench.now)
+    assert bench.plans.requests[-1].followers == frozenset()
+    assert bench.plans.requests[-1].held == ()
+
+
+def test_a_standby_that_cannot_be_fed_is_not_asked_again_and_again() -> None:
+    bench = Followed()
+    bench.tokens(1)
+    bench.look()
+    refused = Refused(SESSION, Epoch(1), RefusalCode.NO_LINK, "no link", peer=A, waited=True)
+    bench.says(D, refused)
+    assert (D, A) in bench.session.avoidance.wires_at(bench.now)
 
 
 def test_only_its_feeder_speaks_for_a_standby() -> None:
