@@ -63,6 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
     except SwarmError as error:
         print(f"swarm: {printable(str(error))}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        # An update may need what the last setup did not install yet; ours are always here.
+        if error.name is None or error.name.split(".")[0] == "swarm":
+            raise
+        print(f"swarm: the package {error.name} is missing; run scripts/setup", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

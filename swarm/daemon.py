@@ -35,7 +35,7 @@ from swarm.discovery.interfaces import Interface, announced_addresses
 from swarm.discovery.interfaces_io import InterfaceWatch
 from swarm.discovery.invite import invite_line
 from swarm.discovery.mdns_io import Mdns
-from swarm.disk_io import LocalCheckpoints, NodeDisk
+from swarm.disk_io import LocalCheckpoints, NodeDisk, check_model_path
 from swarm.errors import ConfigError
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
@@ -96,8 +96,7 @@ def run(options: JoinOptions) -> int:
 def _check(options: JoinOptions) -> None:
     """What can be seen to be wrong before anything starts."""
     for path in options.model:
-        if not Path(path).exists():
-            raise ConfigError(f"there is no model at {path}; give a Hugging Face folder or a .gguf")
+        check_model_path(Path(path))
     if options.gateway_only and options.model:
         raise ConfigError("--gateway-only serves no layers, so it takes no --model")
     if options.layers is not None and not options.model:
@@ -408,7 +407,10 @@ class _Node:
         try:
             return await self._links.listen(wanted.host, wanted.port)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {wanted}: {error.strerror or error}") from error
+            reason = os.strerror(error.errno).lower() if error.errno else error
+            raise ConfigError(
+                f"cannot listen for nodes on {wanted}: {reason}; choose another --listen HOST:PORT"
+            ) from error
 
     def _addresses(self, interfaces: tuple[Interface, ...]) -> tuple[Address, ...]:
         limit = self._config.discovery.addresses_per_peer_max

@@ -14,6 +14,28 @@ from swarm.node import NodeCore
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address, Incarnation, ModelId
 
+CONFIG_NAME = "config.json"
+GGUF_MAGIC = b"GGUF"
+
+
+def check_model_path(path: Path) -> None:
+    """What is seen at a glance not to be a checkpoint. Raises ConfigError."""
+    if path.is_dir():
+        if not (path / CONFIG_NAME).exists():
+            raise ConfigError(f"{path} has no {CONFIG_NAME}, so it is not a model folder")
+        return
+    try:
+        with path.open("rb") as stream:
+            magic = stream.read(len(GGUF_MAGIC))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no model at {path}; give a Hugging Face folder or a .gguf"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"the model {path} cannot be read: {error.strerror}") from error
+    if path.suffix != ".gguf" or magic != GGUF_MAGIC:
+        raise ConfigError(f"{path} is neither a model folder nor a GGUF file")
+
 
 class LocalCheckpoints:
     """Text files of this node's checkpoints: they lie beside the manifest."""

@@ -131,8 +131,14 @@ class Home:
         (self.path / "gateway.json").unlink(missing_ok=True)
 
     def lock(self) -> int:
-        """Hold the folder for this process; returns the open file. Raises ConfigError if taken."""
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        """Hold the folder for this process; returns the open file.
+
+        Raises ConfigError when another process holds it, or nothing can be written there.
+        """
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
             _lock(handle)
         except OSError as error:

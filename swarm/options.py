@@ -14,6 +14,8 @@ _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^:\[\]/\s]+)):(\d{1,5})")
 PORT_MAX = 65535
+SIZE_MIN_BYTES = 1 << 20
+"""Less is a forgotten unit (`--memory 8`): not one layer of any model fits into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ def parse_bytes(text: str) -> int:
         raise ConfigError(f"a size is given as 8GiB, 512MiB or plain bytes, not {text!r}")
     unit = (match[2] or "").lower()
     count = int(float(match[1]) * (_UNITS | _BINARY_UNITS)[unit])
-    if count <= 0:
-        raise ConfigError(f"a size must be above 0, not {text!r}")
+    if count < SIZE_MIN_BYTES:
+        raise ConfigError(
+            f"a size is given with its unit, such as 8GiB: {text!r} is less than a megabyte"
+        )
     return count
 
 

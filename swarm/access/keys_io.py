@@ -70,10 +70,13 @@ class KeyStore:
                 ) from error
 
     def revoke(self, name: str, at_s: float) -> None:
-        with self._database.open() as connection:
-            changed = connection.execute(
-                "UPDATE keys SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL", (at_s, name)
-            ).rowcount
+        changed = 0
+        if self._database.exists:
+            with self._database.open() as connection:
+                changed = connection.execute(
+                    "UPDATE keys SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL",
+                    (at_s, name),
+                ).rowcount
         if not changed:
             raise ConfigError(f"no key in force is named {name!r}; `swarm keys list` shows them")
 

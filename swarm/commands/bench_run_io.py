@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -152,4 +153,9 @@ def _failed(why: str) -> Sample:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        if cause.errno is not None and cause.errno > 0:
+            return os.strerror(cause.errno)
+        return cause.strerror or str(cause)
     return str(error) or type(error).__name__

@@ -27,7 +27,7 @@ def doctor(
 ) -> None:
     """Look for what is wrong: network, key, versions, ports, disk, torch. Exit status 1 if so.
 
-    Give it the flags that you would give `swarm join`. It changes nothing.
+    Give it the --home, --peer, --listen and --gateway of your `swarm join`. It changes nothing.
     """
     from swarm.commands.doctor import report
     from swarm.commands.doctor.examine_io import Question, examine

@@ -125,7 +125,8 @@ def test_failures_are_counted_and_told(
 
 def test_a_server_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "http://127.0.0.1:9"]) == 1
-    assert "no server answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == "swarm: no server answers at http://127.0.0.1:9/v1 (Connection refused)\n"
     assert main(["bench", "ftp://x"]) == 1
     assert "http://HOST:PORT" in capsys.readouterr().err
 

@@ -60,6 +60,15 @@ def test_wrong_usage_is_told(capsys: pytest.CaptureFixture[str], arguments: list
     assert status == 2 and "Traceback" not in err
 
 
+def test_a_package_that_is_missing_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "swarm.commands.bench_run_io", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    said = complaint(capsys, "bench", "http://127.0.0.1:9")
+    assert said == "swarm: the package aiohttp is missing; run scripts/setup\n"
+
+
 # ------------------------------------------------------------------ a node that is not there
 
 

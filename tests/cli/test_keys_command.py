@@ -75,6 +75,7 @@ def test_without_a_home_there_is_nothing_to_show(
     home = tmp_path / "none"
     assert "no keys" in run(capsys, "keys", "list", "--home", home)[1]
     assert "nothing" in run(capsys, "usage", "--home", home)[1]
+    assert "no key in force" in run(capsys, "keys", "revoke", "anna", "--home", home)[2]
     assert not home.exists()
 
 

@@ -86,6 +86,12 @@ def test_one_node_a_folder(tmp_path: Path) -> None:
     os.close(Home(tmp_path).lock())
 
 
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(ConfigError, match=f"cannot write to {tmp_path}"):
+        Home(tmp_path).lock()
+
+
 def test_a_home_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="home folder"):
