@@ -77,6 +77,14 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+LAYERS_MAX = 1024
+HIDDEN_MAX = 1 << 20
+VOCAB_MAX = 1 << 22
+CONTEXT_MAX = 1 << 26
+EOS_IDS_MAX = 64
+"""What a `ModelSpec` may say: nodes count up to these, and hang up on who announces more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What every node must know of a model to route, tokenize and serve it."""

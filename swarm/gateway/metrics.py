@@ -20,7 +20,7 @@ from swarm.effects import Failed, Finished, Generated, SessionEvent, Stalled, St
 from swarm.messages import FailureCode
 from swarm.notes import Note
 from swarm.snapshot import LegView, ModelView, Snapshot, Vitals
-from swarm.terms import MemberState, ModelId, ShardState
+from swarm.terms import LAYERS_MAX, MemberState, ModelId, ShardState
 
 Samples = Sequence[tuple[tuple[str, ...], float]]
 """Label values and a value each."""
@@ -28,8 +28,6 @@ Samples = Sequence[tuple[tuple[str, ...], float]]
 MODELS_MAX = 64
 """Models told apart; what comes after them is counted as `OTHER`."""
 OTHER = "other"
-LAYERS_MAX = 1024
-"""Of one model, looked at for replicas: what peers announce may be anything."""
 RUNNING = "running"
 """The phase of a session that has a route."""
 TTFT_BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 12.0, 30.0, 60.0)

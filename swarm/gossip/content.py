@@ -10,13 +10,19 @@ from collections.abc import Hashable, Iterable
 
 from swarm.errors import RemoteProtocolError
 from swarm.gossip.records import DynamicRecord, StaticRecord
-from swarm.terms import Address, LinkSpeed, ModelSpec, ShardInfo, ShardSpeed
+from swarm.terms import (
+    CONTEXT_MAX,
+    EOS_IDS_MAX,
+    HIDDEN_MAX,
+    LAYERS_MAX,
+    VOCAB_MAX,
+    Address,
+    LinkSpeed,
+    ModelSpec,
+    ShardInfo,
+    ShardSpeed,
+)
 
-LAYERS_MAX = 1024
-HIDDEN_MAX = 1 << 20
-VOCAB_MAX = 1 << 22
-CONTEXT_MAX = 1 << 26
-EOS_IDS_MAX = 64
 MODELS_MAX = 64
 """Of one node; as many shards and shard speeds."""
 ADDRESSES_MAX = 64

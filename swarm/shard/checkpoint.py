@@ -21,7 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.errors import ShardError
-from swarm.terms import ModelId, ModelSpec
+from swarm.terms import (
+    CONTEXT_MAX,
+    EOS_IDS_MAX,
+    HIDDEN_MAX,
+    LAYERS_MAX,
+    VOCAB_MAX,
+    ModelId,
+    ModelSpec,
+)
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
@@ -47,10 +55,14 @@ HEADER_BYTES_MAX = 100 * 1024 * 1024
 PIECE_BYTES = 1 << 20
 """Of a tensor, hashed by themselves. Part of the identity: another size makes other ModelIds."""
 HASH_BYTES = 32
-TENSORS_MAX = 1 << 20
+TENSORS_MAX = 1 << 18
+"""The largest known have a third of it; one bit for each fits into a control frame."""
 TENSOR_BYTES_MAX = 1 << 44
 TENSOR_NAME_MAX = 512
 DIMENSIONS_MAX = 16
+
+BROKEN_JSON = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading foreign JSON raises: it may be cut, of other types, of infinite numbers, too deep."""
 
 CONTEXT_LENGTH_UNKNOWN = 8192
 """Taken where the config names no limit (models with linear position bias)."""
@@ -130,7 +142,7 @@ def parse_safetensors_header(head: bytes, file_bytes: int, name: str) -> tuple[T
             (_span(key, entry, start) for key, entry in table.items() if key != "__metadata__"),
             key=lambda span: span.start,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except BROKEN_JSON as error:
         raise ShardError(f"{name} is not a safetensors file: its header is broken") from error
     end = max((span.stop for span in spans), default=start)
     if end > file_bytes:
@@ -181,7 +193,7 @@ def text_digests(manifest: bytes) -> dict[str, str]:
     try:
         texts = json.loads(manifest)["texts"]
         return {str(name): str(digest) for name, digest in texts.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except BROKEN_JSON as error:
         raise ShardError("not a checkpoint manifest") from error
 
 
@@ -191,7 +203,7 @@ def parse_manifest(data: bytes) -> Manifest:
         table = json.loads(data)
         tensors = {str(name): _entry(str(name), row) for name, row in table["tensors"].items()}
         config, texts = str(table["config"]), text_digests(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except BROKEN_JSON as error:
         raise ShardError("not a checkpoint manifest") from error
     if len(tensors) > TENSORS_MAX or not set(texts) <= set(TEXT_NAMES) or CONFIG_NAME not in texts:
         raise ShardError("a checkpoint manifest that names too much, or no config")
@@ -262,27 +274,34 @@ def model_spec(
     config: Mapping[str, Any],
     texts: Mapping[str, bytes],
 ) -> ModelSpec:
-    """From the config (defaults filled in) and the text files by name. Raises ShardError."""
+    """From the config (defaults filled in) and the text files by name.
+
+    Raises ShardError, also for sizes that no other node would take for true.
+    """
     text = text_section(config)
     vocab_size = text.get("vocab_size") or config.get("vocab_size")
     if not isinstance(vocab_size, int):
         raise ShardError(f"the config of {name} names no vocabulary size")
+    if not 0 < vocab_size <= VOCAB_MAX:
+        raise ShardError(f"the config of {name} has a vocabulary that is none or above {VOCAB_MAX}")
     return ModelSpec(
         model_id=model_id,
         name=name,
-        layer_count=_number(text, "layers", name),
-        hidden_size=_number(text, "hidden", name),
+        layer_count=_number(text, "layers", name, LAYERS_MAX),
+        hidden_size=_number(text, "hidden", name, HIDDEN_MAX),
         vocab_size=vocab_size,
-        context_length=_optional(text, "context") or CONTEXT_LENGTH_UNKNOWN,
+        context_length=min(_optional(text, "context") or CONTEXT_LENGTH_UNKNOWN, CONTEXT_MAX),
         eos_ids=_eos_ids(config, texts),
         has_text=TOKENIZER_NAME in texts,
     )
 
 
-def _number(text: Mapping[str, Any], what: str, name: str) -> int:
+def _number(text: Mapping[str, Any], what: str, name: str, limit: int) -> int:
     value = _optional(text, what)
     if not value:
         raise ShardError(f"the config of {name} lacks {_ALIASES[what][0]}")
+    if value > limit:
+        raise ShardError(f"the config of {name} has {_ALIASES[what][0]} above {limit}")
     return value
 
 
@@ -298,8 +317,8 @@ def _eos_ids(config: Mapping[str, Any], texts: Mapping[str, bytes]) -> tuple[int
     for source in (generation, config, text_section(config)):
         found = source.get("eos_token_id")
         ids = found if isinstance(found, list) else [found]
-        if numbers := tuple(i for i in ids if isinstance(i, int) and i >= 0):
-            return numbers
+        if numbers := tuple(i for i in ids if isinstance(i, int) and 0 <= i <= VOCAB_MAX):
+            return numbers[:EOS_IDS_MAX]
     return _tokenizer_eos(texts)
 
 
@@ -307,7 +326,11 @@ def _tokenizer_eos(texts: Mapping[str, bytes]) -> tuple[int, ...]:
     token = _json(texts.get("tokenizer_config.json")).get("eos_token")
     content = token.get("content") if isinstance(token, Mapping) else token
     added = _json(texts.get(TOKENIZER_NAME)).get("added_tokens", [])
-    return tuple(entry["id"] for entry in added if content and entry.get("content") == content)
+    try:
+        ids = tuple(int(e["id"]) for e in added if content and e.get("content") == content)
+    except BROKEN_JSON as error:
+        raise ShardError("the tokenizer's added tokens are broken") from error
+    return tuple(i for i in ids if 0 <= i <= VOCAB_MAX)[:EOS_IDS_MAX]
 
 
 def _json(data: bytes | None) -> Mapping[str, Any]:
@@ -315,7 +338,7 @@ def _json(data: bytes | None) -> Mapping[str, Any]:
         return {}
     try:
         table = json.loads(data)
-    except ValueError as error:
+    except BROKEN_JSON as error:
         raise ShardError("a JSON file of the checkpoint is broken") from error
     return table if isinstance(table, Mapping) else {}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
@@ -19,8 +20,20 @@ from swarm.shard.stage import ROW_TYPES, Stage
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, AttributeError, TypeError)
-"""What transformers raises for a checkpoint or a cut that it cannot build."""
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    ImportError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ArithmeticError,
+    AssertionError,
+    StrictDataclassError,
+)
+"""What transformers and torch raise for a config or a checkpoint of anybody's that they cannot
+build: torch asserts what it is given."""
 
 
 def quiet_transformers() -> None:
@@ -42,7 +55,7 @@ def read_config(path: Path) -> Any:
         config = transformers.AutoConfig.from_pretrained(
             *positional, **keywords, trust_remote_code=False, local_files_only=True
         )
-    except (ValueError, KeyError, OSError, TypeError, AttributeError) as error:
+    except LOAD_ERRORS as error:
         raise ShardError(f"the config of {path} is not usable: {_first_line(error)}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ShardError(f"{path} is of kind {config.model_type!r}, which generates no text")

@@ -20,7 +20,7 @@ import transformers
 from swarm.errors import ShardError
 from swarm.shard import checkpoint as rules
 from swarm.shard.checkpoint import TensorEntry
-from swarm.shard.load_io import read_config
+from swarm.shard.load_io import LOAD_ERRORS, read_config
 from swarm.terms import ModelId
 
 Json = dict[str, Any]
@@ -74,7 +74,7 @@ def _tensors(config: Any) -> dict[str, TensorEntry]:
     try:
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config)
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+    except LOAD_ERRORS as error:
         lines = str(error).strip().splitlines()
         raise ShardError(
             f"a model of this config cannot be built: {lines[0] if lines else type(error).__name__}"

@@ -181,6 +181,36 @@ def test_bytes_that_are_no_manifest() -> None:
             rules.text_digests(data)
 
 
+DEEP = b"[" * 200_000
+
+
+@pytest.mark.parametrize("row", [
+    ["F32", [1], "a" * 64, float("inf")],
+    ["F32", [float("inf")], "a" * 64, 4],
+    ["F32", [1], "a" * 64, float("nan")],
+    ["F32", [-1], "a" * 64, 4],
+])  # fmt: skip
+def test_a_manifest_from_anybody_is_refused_in_a_sentence(row: list[Any]) -> None:
+    texts = {"config.json": "a" * 64}
+    table = {"config": "a" * 64, "texts": texts, "tensors": {"layers.0.x": row}}
+    with pytest.raises(ShardError, match="not a checkpoint manifest"):
+        rules.parse_manifest(json.dumps(table).encode())
+
+
+def test_json_that_is_nested_too_deep_or_has_no_end() -> None:
+    for read in (rules.parse_manifest, rules.text_digests):
+        with pytest.raises(ShardError, match="not a checkpoint manifest"):
+            read(DEEP)
+    endless = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}'
+    for head in (DEEP, endless):
+        with pytest.raises(ShardError, match="header is broken"):
+            rules.parse_safetensors_header(len(head).to_bytes(8, "little") + head, 1 << 20, "f")
+    with pytest.raises(ShardError, match="JSON file of the checkpoint is broken"):
+        rules.model_spec(MODEL, "m", BASE, {"generation_config.json": DEEP})
+    with pytest.raises(ShardError, match="added tokens"):
+        spec(BASE, tokenizer__json={"added_tokens": [3]}, tokenizer_config__json={"eos_token": "a"})
+
+
 # ---------------------------------------------------------------- facts
 
 
@@ -228,6 +258,14 @@ def test_configs_that_lack_what_is_needed() -> None:
         spec({"hidden_size": 3, "vocab_size": 5})
     with pytest.raises(ShardError, match="no vocabulary size"):
         spec({"num_hidden_layers": 3, "hidden_size": 3})
+
+
+def test_sizes_that_no_node_would_take_for_true() -> None:
+    for odd in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        with pytest.raises(ShardError, match="above"):
+            spec(BASE | {odd: 10**12})
+    found = spec(BASE | {"max_position_embeddings": 10**30, "eos_token_id": [10**9, *range(99)]})
+    assert (found.context_length, found.eos_ids) == (1 << 26, tuple(range(64)))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -16,7 +16,7 @@ from tiny_models import LAYERS, VOCAB, reference_ids, save_tiny
 from swarm.errors import ConfigError, ShardError
 from swarm.shard.checkpoint import kv_bytes_per_token_layer
 from swarm.shard.cut import Part
-from swarm.shard.load_io import choose_device, choose_dtype, read_config
+from swarm.shard.load_io import choose_device, choose_dtype, load_stage, read_config
 from swarm.terms import LayerRange
 
 PROMPT = [5, 17, 40, 8, 61, 33, 9, 72, 4, 28, 90, 55, 13, 6, 47, 21, 80, 3, 66, 39]
@@ -196,6 +196,27 @@ def test_code_of_a_checkpoint_is_never_run(broken: tuple[Path, dict[str, Any]]) 
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ShardError, match="the config of .* is not usable"):
         read_config(folder)
+
+
+@pytest.mark.parametrize("odd", [
+    {"pad_token_id": 10**6}, {"num_attention_heads": 0}, {"rms_norm_eps": "x"}, {"layer_types": []},
+    {"head_dim": 0}, {"hidden_act": "no"}, {"rope_parameters": []},
+])  # fmt: skip
+def test_a_config_of_anybody_is_refused_in_a_sentence(
+    broken: tuple[Path, dict[str, Any]], odd: dict[str, Any]
+) -> None:
+    """Models come from peers: no config ends the worker."""
+    folder, config = broken
+    (folder / "config.json").write_text(json.dumps(config | odd))
+    part = Part(LayerRange(0, 1), True, False)
+    with pytest.raises(ShardError, match="is not usable|could not be loaded"):
+        load_stage(folder, part, torch.float32, torch.device("cpu"))
+
+
+def test_a_config_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b'{"model_type":"llama","x":' + b"[" * 200_000)
+    with pytest.raises(ShardError, match="is not usable"):
+        read_config(tmp_path)
 
 
 def test_a_model_that_generates_no_text_is_refused(broken: tuple[Path, dict[str, Any]]) -> None:
