@@ -62,7 +62,7 @@ TENSOR_NAME_MAX = 512
 DIMENSIONS_MAX = 16
 
 BROKEN_JSON = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading foreign JSON raises: it may be cut, of other types, of infinite numbers, too deep."""
+"""What reading foreign JSON raises: cut, of other types, infinite numbers, too deep."""
 
 CONTEXT_LENGTH_UNKNOWN = 8192
 """Taken where the config names no limit (models with linear position bias)."""

@@ -7,6 +7,7 @@
                       swarm.json                     {"name": what people call it}
                       .lock                          shared by nodes that use it; whoever removes
                                                      the model must have it alone
+                      .index.lock                    held while the index is written anew
 
 A piece is written once it is proven. What a `.part` holds after a restart is proven again by its
 hashes, so nothing on disk has to be believed. Two nodes that fetch one file write the same bytes.
@@ -36,9 +37,16 @@ INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 ABOUT_NAME = "swarm.json"
 LOCK_NAME = ".lock"
+INDEX_LOCK_NAME = ".index.lock"
+GONE_PREFIX = ".gone-"
+"""Of the folder of a model that is being removed: nobody looks into it any more."""
+HOLD_TRIES = 8
+"""Times that a model is removed just while it is being held; more than once is chance."""
 PART_SUFFIX = ".part"
 CACHE_PATH = ".cache/swarm/models"
 HALF = 2
+BLOCK_BYTES = 512
+"""What `st_blocks` counts, whatever the file system's blocks are."""
 _MODEL_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -79,7 +87,6 @@ class ModelStore:
         self._bytes_max = bytes_max
         self._reserve_bytes = reserve_bytes
         self._held: dict[ModelId, int] = {}
-        self._index_lock = threading.Lock()
 
     def path_of(self, model_id: ModelId) -> Path:
         """Raises ShardError for an id that is none: such names come from peers."""
@@ -92,7 +99,6 @@ class ModelStore:
     def begin(self, model_id: ModelId, name: str, files: Mapping[str, bytes]) -> Path:
         """Keep the manifest and the texts of a model, and hold it against removal."""
         path = self.path_of(model_id)
-        path.mkdir(parents=True, exist_ok=True)
         self._hold(model_id)
         about = json.dumps({"name": name}).encode()
         for text, content in {**files, ABOUT_NAME: about}.items():
@@ -102,20 +108,23 @@ class ModelStore:
     def make_room(self, model_id: ModelId, plans: Sequence[FilePlan]) -> None:
         """For files that are not here yet. Raises CapacityError when there is no room to be had."""
         path = self.path_of(model_id)
-        needed = sum(p.byte_count for p in plans if not (path / p.name).exists())
+        needed = sum(_lacking_bytes(path / plan.name, plan) for plan in plans)
         present = sum(_stored_bytes(p) for p in self._models())
         free = shutil.disk_usage(self.folder).free
         limit = self._bytes_max or present + free // HALF
         over = max(present + needed - limit, needed - (free - self._reserve_bytes))
-        for model in sorted(self.models(), key=lambda model: model.used_at):
-            if over <= 0:
-                return
-            if not model.in_use and model.model_id != model_id and self.remove(model.model_id):
+        others = [m for m in self.models() if not m.in_use and m.model_id != model_id]
+        lacking = over - sum(model.byte_count for model in others)
+        for model in sorted(others, key=lambda model: model.used_at):
+            if over <= 0 or lacking > 0:
+                break  # it fits, or would not with all of them gone
+            if self.remove(model.model_id):
                 over -= model.byte_count
         if over > 0:
             raise CapacityError(
                 f"{needed >> 20} MiB of weights do not fit into {self.folder}: "
-                f"{over >> 20} MiB are lacking (weights.cache_bytes_max, or the disk is full)"
+                f"{max(over, lacking) >> 20} MiB are lacking "
+                "(weights.cache_bytes_max, or the disk is full)"
             )
 
     def have(self, model_id: ModelId, plan: FilePlan, pieces: Sequence[PieceSpec]) -> list[bool]:
@@ -124,14 +133,13 @@ class ModelStore:
         if whole.exists() and whole.stat().st_size == plan.byte_count:
             return [True] * len(pieces)
         part = _part_of(whole)
-        if not part.exists():
-            with part.open("xb") as stream:
-                stream.truncate(plan.byte_count)
-                stream.write(plan.head)
-            return [False] * len(pieces)
-        with part.open("r+b") as stream:
+        is_new = not part.exists()
+        # Another node of this host may make it, or make the whole file of it, at this moment.
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as stream:
             stream.truncate(plan.byte_count)
             stream.write(plan.head)
+            if is_new:
+                return [False] * len(pieces)
             return [_is_proven(stream.fileno(), piece) for piece in pieces]
 
     def put(self, model_id: ModelId, piece: PieceSpec, data: bytes | bytearray) -> bool:
@@ -162,15 +170,18 @@ class ModelStore:
         self._write_index(model_id)
 
     def _write_index(self, model_id: ModelId) -> None:
-        with self._index_lock:
-            path = self.path_of(model_id)
+        path = self.path_of(model_id)
+        with _locked(path / INDEX_LOCK_NAME):
             files = {f.name: _tensor_names(f) for f in sorted(path.glob("*.safetensors"))}
             _write_whole(path / INDEX_NAME, index_json(files))
 
     # ------------------------------------------------------------ what is here
 
     def models(self) -> tuple[Stored, ...]:
-        found = [self._stored(path) for path in self._models()]
+        found = []
+        for path in self._models():
+            with contextlib.suppress(FileNotFoundError):  # it was removed at this moment
+                found.append(self._stored(path))
         return tuple(sorted(found, key=lambda model: (model.name, model.model_id)))
 
     def remembered(self, model_id: ModelId) -> dict[str, bytes] | None:
@@ -205,15 +216,18 @@ class ModelStore:
     def remove(self, model_id: ModelId) -> bool:
         """Whether it is gone: a model that a node uses stays."""
         path = self.path_of(model_id)
-        if not path.is_dir():
-            return False
-        handle = _lock(path, exclusive=True)
+        handle = _alone(path)
         if handle is None:
             return False
+        gone = path.with_name(f"{GONE_PREFIX}{path.name}-{os.getpid()}-{threading.get_ident()}")
         try:
-            shutil.rmtree(path)
+            if not _is_same(handle, path / LOCK_NAME):
+                return False  # another was faster
+            os.rename(path, gone)
         finally:
             os.close(handle)
+        for left in self.folder.glob(f"{GONE_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)  # whoever removes it too may be faster
         return True
 
     def close(self) -> None:
@@ -225,24 +239,29 @@ class ModelStore:
     # ------------------------------------------------------------ inside
 
     def _hold(self, model_id: ModelId) -> None:
+        """Waits while others look whether it is held, or remove it."""
         path = self.path_of(model_id)
-        if model_id not in self._held:
-            handle = _lock(path, exclusive=False)
-            if handle is None:
-                raise ShardError(f"{path} is being removed")
-            self._held[model_id] = handle
-        os.utime(path / LOCK_NAME)
+        for _ in range(HOLD_TRIES):
+            path.mkdir(parents=True, exist_ok=True)
+            if model_id in self._held and _is_same(self._held[model_id], path / LOCK_NAME):
+                os.utime(path / LOCK_NAME)
+                return
+            if (before := self._held.pop(model_id, None)) is not None:
+                os.close(before)
+            with contextlib.suppress(FileNotFoundError):
+                self._held[model_id] = _shared(path / LOCK_NAME)
+        raise ShardError(f"{path} is removed again and again")
 
     def _models(self) -> Iterator[Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self.folder.iterdir()):
-            if (path / rules.MANIFEST_NAME).is_file():
+            if _MODEL_ID.fullmatch(path.name) and (path / rules.MANIFEST_NAME).is_file():
                 yield path
 
     def _stored(self, path: Path) -> Stored:
         about = _about(path)
         lock = path / LOCK_NAME
-        free = _lock(path, exclusive=True)
+        free = _alone(path)
         if free is not None:
             os.close(free)
         return Stored(
@@ -336,8 +355,22 @@ def _tensor_names(file: Path) -> list[str]:
 
 def _stored_bytes(path: Path) -> int:
     """On the disk: a part file's holes do not count."""
-    states = [file.stat() for file in path.iterdir() if file.is_file()]
-    return sum(min(state.st_size, state.st_blocks * 512) for state in states)
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # it was removed at this moment
+        for file in path.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                state = file.stat()
+                total += min(state.st_size, state.st_blocks * BLOCK_BYTES)
+    return total
+
+
+def _lacking_bytes(whole: Path, plan: FilePlan) -> int:
+    """What a file will take on the disk beyond what has come of it."""
+    if whole.exists():
+        return 0
+    part = _part_of(whole)
+    state = part.stat() if part.exists() else None
+    return plan.byte_count - (min(plan.byte_count, state.st_blocks * BLOCK_BYTES) if state else 0)
 
 
 def _about(path: Path) -> str:
@@ -357,18 +390,54 @@ def _write_whole(path: Path, content: bytes) -> None:
     if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    part.write_bytes(content)
-    os.replace(part, path)
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def _lock(path: Path, *, exclusive: bool) -> int | None:
-    """The open lock file of a model's folder, or None when others hold it."""
+def _alone(path: Path) -> int | None:
+    """The open lock file of a model's folder, held alone; None when it cannot be."""
     import fcntl
 
-    handle = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        handle = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
         return None
     return handle
+
+
+def _shared(lock: Path) -> int:
+    """The open lock file, shared. Waits for those that have it alone: never for long."""
+    import fcntl
+
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold a lock file alone, against other threads and other nodes of this host."""
+    import fcntl
+
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_same(handle: int, file: Path) -> bool:
+    """Whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from swarm.shard.checkpoint import MANIFEST_NAME, PIECES_NAME
 from swarm.shard.checkpoint_io import inspect
 from swarm.shard.cut import Part
 from swarm.shard.load_io import load_stage
-from swarm.terms import LayerRange
+from swarm.terms import LayerRange, ModelId
 from swarm.weights.layout import FilePlan
 from swarm.weights.store_io import ModelStore
 
@@ -157,6 +161,82 @@ def test_the_longest_unused_makes_room_but_not_what_is_in_use(tmp_path: Path, mo
     second.make_room(model.model_id, plans)
     assert not stored.path.exists()
     second.close()
+
+
+def test_what_can_never_fit_removes_nothing(tmp_path: Path, model: Whole) -> None:
+    """A manifest of a peer's may claim any size."""
+    first = ModelStore(tmp_path / "models", GIB, 0)
+    fill(first, model, model.plans(ALL))
+    (stored,) = first.models()
+    first.close()
+    second = ModelStore(tmp_path / "models", 0, 0)
+    vast = replace(model.plans(LayerRange(0, 1))[0], name="layer-0000", byte_count=1 << 44)
+    with pytest.raises(CapacityError, match="do not fit"):
+        second.make_room(ModelId("0" * 32), [vast])
+    assert second.models() == (replace(stored, in_use=False),)
+
+
+def test_what_has_come_already_needs_no_room_again(tmp_path: Path, model: Whole) -> None:
+    plans = model.plans(ALL, embed=True, head=True)
+    first = ModelStore(tmp_path / "models", GIB, 0)
+    texts = first.begin(model.model_id, "tiny", model.files)
+    beside = sum(f.stat().st_blocks * 512 for f in texts.iterdir())
+    for plan in plans:
+        first.have(model.model_id, plan, model.pieces(plan))
+        for piece in model.pieces(plan):
+            first.put(model.model_id, piece, model.data(piece))
+    first.close()
+    room = beside + sum(plan.byte_count for plan in plans) + (64 << 10)
+    again = ModelStore(tmp_path / "models", room, 0)
+    again.make_room(model.model_id, plans)
+
+
+def test_a_look_at_the_models_keeps_nobody_from_holding_one(
+    store: ModelStore, model: Whole
+) -> None:
+    """A look takes each lock for a moment; a node that begins waits for that."""
+    path = store.begin(model.model_id, "tiny", model.files)
+    store.close()
+    lock = os.open(path / ".lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as pool:
+        began = pool.submit(store.begin, model.model_id, "tiny", model.files)
+        assert not began.done()
+        os.close(lock)
+        assert began.result(timeout=30) == path
+    assert store.models()[0].in_use
+
+
+def test_a_model_that_was_removed_is_held_anew(store: ModelStore, model: Whole) -> None:
+    path = store.begin(model.model_id, "tiny", model.files)
+    shutil.rmtree(path)  # by hand, for none of ours would
+    assert store.begin(model.model_id, "tiny", model.files) == path
+    assert not ModelStore(store.folder, GIB, 0).remove(model.model_id)
+    store.close()
+    assert store.remove(model.model_id)
+    assert not store.remove(model.model_id)
+    assert list(store.folder.iterdir()) == []
+
+
+def test_nodes_that_begin_finish_and_look_at_once(tmp_path: Path, model: Whole) -> None:
+    """Six of one host: none fails, and the index names every file."""
+    plans = model.plans(ALL, embed=True, head=True)
+    folder = tmp_path / "models"
+
+    def node(number: int) -> None:
+        store = ModelStore(folder, GIB, 0)
+        turn = number % len(plans)
+        fill(store, model, plans[turn:] + plans[:turn])
+        store.models()
+
+    for _ in range(5):
+        with ThreadPoolExecutor(6) as pool:
+            for done in [pool.submit(node, number) for number in range(6)]:
+                done.result()
+        path = folder / model.model_id
+        named = json.loads((path / "model.safetensors.index.json").read_bytes())["weight_map"]
+        assert set(named.values()) == {plan.name for plan in plans}
+        shutil.rmtree(folder)
 
 
 def test_two_nodes_of_a_host_may_fetch_one_file(store: ModelStore, model: Whole) -> None:
