@@ -111,7 +111,7 @@ class ModelFiles:
         manifest = b""
         if name != MANIFEST_NAME:
             manifest = await self.get(model_id, MANIFEST_NAME)
-            if name != PIECES_NAME and name not in text_digests(manifest):
+            if name != PIECES_NAME and name not in await asyncio.to_thread(text_digests, manifest):
                 raise FileNotFoundError(name)
         clock = asyncio.get_running_loop().time
         ends_at = clock() + FILE_TIMEOUT_S
@@ -119,7 +119,9 @@ class ModelFiles:
         for index, peer in enumerate(holders):
             share_s = (ends_at - clock()) / (len(holders) - index)
             data = await self._fetch_within(share_s, peer, model_id, name)
-            if data is not None and _is_genuine(data, name, model_id, manifest):
+            if data is None:
+                continue
+            if await asyncio.to_thread(_is_genuine, data, name, model_id, manifest):
                 return self._keep(key, data)
         raise LinkError(f"no peer could hand out {name} of the model")
 

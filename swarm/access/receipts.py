@@ -23,6 +23,9 @@ DAY_PAST_MAX = 7
 """Receipts for older days are refused; younger ones may come late, when a link is back."""
 DAY_AHEAD_MAX = 1
 """Clocks differ; a day that has not begun anywhere cannot have been served."""
+NODE_ACCOUNTS_MAX = 128
+"""Days and models that one node may have signed for: a dozen models each day, and no more, so that
+nobody fills the book with models that there are not."""
 PUBLIC_KEY_BYTES = 32
 MODEL_LETTERS = 32
 
@@ -125,7 +128,8 @@ class Seal:
 
 
 class ReceiptBook:
-    """The newest sums, both ways. Bounded: accounts beyond `accounts_max` a way are not opened."""
+    """The newest sums, both ways. Bounded: accounts beyond `accounts_max` a way are not opened, nor
+    more than `NODE_ACCOUNTS_MAX` for one that signs."""
 
     def __init__(self, accounts_max: int) -> None:
         self._accounts_max = accounts_max
@@ -158,7 +162,7 @@ class ReceiptBook:
     def signed(self, account: Account, receipt: Receipt) -> bool:
         """Take a checked receipt; False for one that says less than is known, or finds no room."""
         known = self.served.get(account)
-        if known is None and len(self.served) >= self._accounts_max:
+        if known is None and not self._has_room_for(account.node):
             return False
         if known is not None and receipt.layer_tokens < known:
             return False
@@ -166,6 +170,11 @@ class ReceiptBook:
             self.served[account] = receipt.layer_tokens
             self._unsaved_served[account] = receipt
         return True
+
+    def _has_room_for(self, node: NodeId) -> bool:
+        if len(self.served) >= self._accounts_max:
+            return False
+        return sum(account.node == node for account in self.served) < NODE_ACCOUNTS_MAX
 
     def unsent(self) -> tuple[tuple[Account, int], ...]:
         """Sums that those who served may not know yet."""

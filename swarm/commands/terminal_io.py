@@ -58,8 +58,9 @@ class _InertHook(RenderHook):
 
 
 def console(width: int | None = None) -> Console:
-    """A console on standard output whose text cannot steer the terminal."""
-    made = Console(highlight=False, width=width)
+    """A console on standard output whose text cannot steer the terminal, nor the console itself: a
+    name such as `[/]` is no markup."""
+    made = Console(highlight=False, markup=False, width=width)
     made.push_render_hook(_InertHook())
     return made
 

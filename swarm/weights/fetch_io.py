@@ -43,6 +43,8 @@ class FileSet:
         self.plans = plans
         self.pieces = [piece for _, pieces in plans for piece in pieces]
         self.number = {(p.tensor, p.index): i for i, p in enumerate(self.pieces)}
+        self.tensor_limit = 1 + max((piece.tensor for piece in self.pieces), default=-1)
+        """Above the number of every tensor that is wanted."""
         self.missing: dict[str, set[int]] = {plan.name: set() for plan, _ in plans}
         for number, piece in enumerate(self.pieces):
             self.missing[piece.file].add(number)
@@ -81,6 +83,11 @@ class Download:
     @property
     def model_id(self) -> ModelId:
         return self._files.model_id
+
+    @property
+    def tensor_limit(self) -> int:
+        """What peers hold from this number on does not matter."""
+        return self._files.tensor_limit
 
     @property
     def total_bytes(self) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 
 class Pacer:
     """Spaces out what is sent so that a rate is kept, without saving up for bursts."""
 
-    def __init__(self) -> None:
+    def __init__(self, debt_max_s: float = math.inf) -> None:
+        """`debt_max_s`: nobody waits longer, however slow a rate was, since it may be another."""
+        self._debt_max_s = debt_max_s
         self._free_at = 0.0
 
     def wait_s(self, byte_count: int, bytes_s: float, now: float) -> float:
@@ -17,16 +21,5 @@ class Pacer:
         if bytes_s <= 0:
             return 0.0
         start = max(now, self._free_at)
-        self._free_at = start + byte_count / bytes_s
+        self._free_at = min(start + byte_count / bytes_s, now + self._debt_max_s)
         return start - now
-
-
-def upload_rate(*, limit: float, busy_share: float, goodput: float, is_busy: bool) -> float:
-    """Bytes a second for uploads to a peer; 0: as fast as it goes.
-
-    goodput  of the link to it, measured or estimated
-    """
-    if not is_busy:
-        return limit
-    polite = busy_share * goodput
-    return min(limit, polite) if limit else polite

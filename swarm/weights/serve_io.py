@@ -24,11 +24,13 @@ from swarm.messages import (
 from swarm.shard.checkpoint import PIECE_BYTES, parse_manifest
 from swarm.terms import ModelId, NodeId
 from swarm.weights.layout import as_bits
-from swarm.weights.pace import Pacer, upload_rate
+from swarm.weights.pace import Pacer
 from swarm.weights.store_io import tensor_places
 
 ROOM_TIMEOUT_S = 10.0
 """A peer that takes nothing for this long has what it asked for refused."""
+TURN_MAX_S = 5.0
+"""No slice waits longer for a slow link: the node may be idle by then, or know it better."""
 HOLDING_ANSWERS_MAX = 32
 """Peers whose question what is here is being answered at one time."""
 
@@ -67,6 +69,11 @@ class PieceServer:
         self._ports = ports
         self._config = config
         self._pacer = Pacer()
+        """Of all uploads together."""
+        self._busy_pacer = Pacer(TURN_MAX_S)
+        """The same while sessions run here, by the fastest link that is in use."""
+        self._pacers: dict[NodeId, Pacer] = {}
+        """And of those to each peer: a slow one is waited for by nobody else."""
         self._indexes: dict[ModelId, _Index] = {}
         self._queues: dict[NodeId, deque[PieceRequest]] = {}
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
@@ -124,6 +131,7 @@ class PieceServer:
             return
         del self._queues[peer]
         self._ready.pop(peer, None)
+        self._pacers.pop(peer, None)
 
     async def _say_holding(self, peer: NodeId, model_id: ModelId) -> None:
         places = await self._places(model_id)
@@ -152,13 +160,15 @@ class PieceServer:
         return True
 
     async def _wait_turn(self, peer: NodeId, byte_count: int) -> None:
-        rate = upload_rate(
-            limit=self._config.upload_bytes_s,
-            busy_share=self._config.upload_busy_share,
-            goodput=self._ports.goodput(peer),
-            is_busy=self._ports.is_busy(),
-        )
-        wait_s = self._pacer.wait_s(byte_count, rate, self._ports.clock())
+        now = self._ports.clock()
+        wait_s = self._pacer.wait_s(byte_count, self._config.upload_bytes_s, now)
+        if self._ports.is_busy():
+            share, goodput = self._config.upload_busy_share, self._ports.goodput
+            best = max(goodput(peer), *map(goodput, self._tasks))
+            pacer = self._pacers.setdefault(peer, Pacer(TURN_MAX_S))
+            of_all = self._busy_pacer.wait_s(byte_count, share * best, now)
+            of_peer = pacer.wait_s(byte_count, share * goodput(peer), now)
+            wait_s = max(wait_s, of_all, of_peer)
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 

@@ -123,7 +123,7 @@ class Weights:
             task.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
         await self._server.close()
-        self._disk.shutdown()
+        await asyncio.to_thread(self._disk.shutdown)
         if self._store is not None:
             self._store.close()
 
@@ -159,7 +159,7 @@ class Weights:
         files = await asyncio.to_thread(store.remembered, model_id)
         if files is None:
             files = await self._texts(model_id)
-        manifest = check_texts(model_id, files)
+        manifest = await asyncio.to_thread(check_texts, model_id, files)
         if any(entry.dtype.startswith("GGUF:") for entry in manifest.tensors.values()):
             raise ShardError("it is a GGUF file, of which no parts can be fetched; give --model")
         path = await asyncio.to_thread(store.begin, model_id, order.name, files)
@@ -169,7 +169,7 @@ class Weights:
 
     async def _texts(self, model_id: ModelId) -> dict[str, bytes]:
         files = {MANIFEST_NAME: await self._ports.text(model_id, MANIFEST_NAME)}
-        manifest = parse_manifest(files[MANIFEST_NAME])
+        manifest = await asyncio.to_thread(parse_manifest, files[MANIFEST_NAME])
         for name in (PIECES_NAME, *manifest.texts):
             files[name] = await self._ports.text(model_id, name)
         return files
@@ -270,7 +270,7 @@ class Weights:
         self._answered.set()
         download = self._downloads.get(message.model_id)
         if download is not None:
-            download.holds(peer, from_bits(message.tensors, 8 * len(message.tensors)))
+            download.holds(peer, from_bits(message.tensors, download.tensor_limit))
 
     # ------------------------------------------------------------ small parts
 

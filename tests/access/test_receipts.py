@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from swarm.access.receipts import Account, Consumption, ReceiptBook, Seal
+from swarm.access.receipts import (
+    NODE_ACCOUNTS_MAX,
+    Account,
+    Consumption,
+    ReceiptBook,
+    Seal,
+)
 from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.effects import Generated, SessionEvent, Stalled, Started
 from swarm.errors import RemoteProtocolError
@@ -125,6 +131,14 @@ def test_the_book_is_bounded_both_ways() -> None:
     assert len(book.consumed) == len(book.served) == 3
     book.forget_before(DAY + 2)
     assert len(book.consumed) == len(book.served) == len(book.unsent()) == 1
+
+
+def test_no_node_fills_the_book_for_the_others() -> None:
+    book = ReceiptBook(2 * NODE_ACCOUNTS_MAX)
+    for number in range(3 * NODE_ACCOUNTS_MAX):
+        book.signed(Account(DAY, EVE.me, ModelId(f"{number:032x}")), receipt())
+    assert len(book.served) == NODE_ACCOUNTS_MAX
+    assert book.signed(Account(DAY, ANNA.me, MODEL), receipt())
 
 
 def test_sums_reach_the_other_side_once_there_is_a_link_and_survive_restarts(

@@ -59,6 +59,17 @@ def test_what_is_kept_is_listed_checked_and_removed(
     assert "there is no model small" in error
 
 
+def test_names_from_peers_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str], kept: tuple[Whole, Path]
+) -> None:
+    """Whatever the console would take for its own markup."""
+    _, path = kept
+    for name in ("[/]", "[red]loud[/red]"):
+        (path / "swarm.json").write_text(json.dumps({"name": name}))
+        status, text, _ = run(capsys, "list")
+        assert (status, name in text) == (0, True)
+
+
 def test_what_a_node_uses_is_not_removed(
     capsys: pytest.CaptureFixture[str], kept: tuple[Whole, Path]
 ) -> None:

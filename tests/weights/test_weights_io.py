@@ -126,6 +126,24 @@ def test_a_bad_source_is_left_for_another(tmp_path: Path, model: Whole, kind: st
     play(tmp_path, 3, scenario)
 
 
+def test_a_peer_on_a_slow_link_holds_up_nobody_else(tmp_path: Path, model: Whole) -> None:
+    async def scenario(nodes: list[Node]) -> None:
+        giver, slow, getter = nodes
+        giver.serves(model)
+        giver.is_busy, giver.slow = True, {slow.link.id}
+        arrived = asyncio.Event()
+        slow.link.events.on_message = lambda peer, message: arrived.set()
+        for piece in range(2):
+            slow.link.links.send(giver.link.id, PieceRequest(model.model_id, piece, 0))
+        slow.link.links.open_bulk(giver.link.id)
+        await arrived.wait()  # its next slice is due in days, by its link
+        getter.link.links.open_bulk(giver.link.id)
+        assert isinstance(await getter.fetch(model, LayerRange(0, LAYERS)), LayersFetched)
+
+    config = dataclasses.replace(CONFIG, piece_silence_s=20.0)
+    play(tmp_path, 3, scenario, config)
+
+
 def test_nothing_false_is_kept_when_nobody_is_honest(tmp_path: Path, model: Whole) -> None:
     async def scenario(nodes: list[Node]) -> None:
         getter, bad = nodes

@@ -36,6 +36,7 @@ class Node:
         self.notes: list[Note] = []
         self.is_busy = False
         self.goodput = 1e9
+        self.slow: set[NodeId] = set()
         self.spoil: Spoil = lambda peer, message: message
         self.asked: list[PieceRequest] = []
         self.store = ModelStore(folder, GIB, 0)
@@ -50,7 +51,7 @@ class Node:
             open_bulk=links.open_bulk,
             bulk_has_room=links.bulk_has_room,
             manifests=lambda: self.manifests,
-            goodput=lambda peer: self.goodput,
+            goodput=lambda peer: 1.0 if peer in self.slow else self.goodput,
             is_busy=lambda: self.is_busy,
             clock=asyncio.get_running_loop().time,
         )
