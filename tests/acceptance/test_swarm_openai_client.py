@@ -46,7 +46,10 @@ def test_chat_whole_and_streamed_say_the_same(client: openai.OpenAI) -> None:
     assert text.strip()
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
     assert reasons[-1] == whole.choices[0].finish_reason
-    assert chunks[-1].usage == whole.usage
+    # What is not compared is how much of the prompt was still there: the second time it is more.
+    streamed = chunks[-1].usage
+    assert streamed.prompt_tokens == whole.usage.prompt_tokens
+    assert streamed.completion_tokens == whole.usage.completion_tokens
     assert whole.usage.completion_tokens <= 20
     assert [(hop["start"], hop["stop"]) for hop in whole.swarm["route"]] == [(0, 15), (15, 30)]
 
