@@ -108,6 +108,12 @@ class Answer:
     def session(self) -> str:
         return self.response.headers.get("x-swarm-session", "")
 
+    @property
+    def token_counts(self) -> Json:
+        """Of the usage what does not depend on how much of the prompt was still there."""
+        names = ("prompt_tokens", "completion_tokens", "total_tokens")
+        return {name: (self.usage or {})[name] for name in names}
+
     def read_to(self, count: int) -> Answer:
         while len(self.ids) < count and self.next_event() is not None:
             pass

@@ -125,7 +125,7 @@ def test_a_stop_string_across_the_loss(swarm: Swarm) -> None:
     away_and_back(swarm, "b")
     answer.finish()
     assert (answer.text, answer.finish_reason) == (wanted, "stop")
-    assert answer.usage == undisturbed.usage
+    assert answer.token_counts == undisturbed.token_counts
 
 
 def test_a_lost_origin_frees_every_hop(swarm: Swarm) -> None:

@@ -52,7 +52,7 @@ def lose(
     assert answer.done
     assert answer.ids == undisturbed.ids
     assert answer.text == undisturbed.text
-    assert answer.usage == undisturbed.usage
+    assert answer.token_counts == undisturbed.token_counts
     assert answer.swarm["exact"] is True
     assert swarm.penalties() == {}
     if at < LAST:
