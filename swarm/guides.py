@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import llguidance
@@ -30,6 +30,10 @@ LIMITS = llguidance.LLParserLimits(
 )
 """Of one guide. Fuel: tens of milliseconds to begin with, and up to 15 for one token, which others
 on the same worker wait for. States: some tens of MB at most. Errors quote nothing of the answer."""
+PATTERN_PROPERTIES_MAX = 32
+COMMON_PATTERNS_MAX = 4
+"""In one schema, and in one `allOf`: patterns are compared with each other, pair by pair or all at
+once, before any of the limits above counts. 400 took two minutes; these take parts of a second."""
 PROBLEM_CHARACTERS = 300
 _PLACE = re.compile(r"^at 1\(\d+\): ")
 """In a grammar of one line that the client did not write."""
@@ -119,12 +123,46 @@ def _grammar(guide: Guide) -> str:
     the model still chooses in which tokens, and nobody has to turn text into ids."""
     match guide.kind:
         case GuideKind.JSON_SCHEMA:
-            body = f"start: %json {json.dumps(_bounded(json.loads(guide.source)))}"
+            schema = json.loads(guide.source)
+            _check_patterns(schema)
+            body = f"start: %json {json.dumps(_bounded(schema))}"
         case GuideKind.REGEX:
             body = f"start: /{llguidance.regex_to_lark(guide.source)}/"
         case GuideKind.LARK:
             body = any_to_lark(guide.source)
     return llguidance.LLMatcher.grammar_from_lark(f"{body}\n{_NO_FORCING}\n")
+
+
+def _check_patterns(schema: Any) -> None:
+    """Raises ValueError for patterns that take too long to be told apart."""
+    if _count(schema, lambda part: len(_mapping(part.get("patternProperties")))) > (
+        PATTERN_PROPERTIES_MAX
+    ):
+        raise ValueError(f"a schema may have at most {PATTERN_PROPERTIES_MAX} patternProperties")
+    for part in _parts(schema):
+        common = _count(part.get("allOf"), lambda below: int("pattern" in below))
+        if common > COMMON_PATTERNS_MAX:
+            raise ValueError(f"at most {COMMON_PATTERNS_MAX} patterns may stand in one allOf")
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a schema, itself included."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+
+
+def _count(schema: Any, of: Callable[[dict[str, Any]], int]) -> int:
+    return sum(of(part) for part in _parts(schema))
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _bounded(schema: Any) -> Any:
