@@ -49,6 +49,12 @@ class GuideBench:
         self._ring.setblocking(False)
         self.bell.setblocking(False)
 
+    def close(self) -> None:
+        """Nothing is compiled any more."""
+        self._thread.shutdown(cancel_futures=True)
+        self.bell.close()
+        self._ring.close()
+
     def know(self, model_id: ModelId, lexicon: Lexicon) -> None:
         """Guides for this model are made with that."""
         self.forget(model_id)

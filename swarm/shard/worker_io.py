@@ -92,6 +92,10 @@ class Worker:
         self._kernels_started = False
         self._guides = GuideBench()
 
+    def close(self) -> None:
+        """For a process that goes on without it."""
+        self._guides.close()
+
     def serve(self) -> None:
         """Until the daemon closes the socket, which an answer may be the first to find."""
         with suppress(BrokenPipeError, ConnectionResetError):

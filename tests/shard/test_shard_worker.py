@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -349,8 +350,8 @@ def test_sessions_without_a_shard_are_refused(tiny: tuple[Path, list[int]]) -> N
 def test_an_answer_that_cannot_be_sent_costs_one_session(tiny: tuple[Path, list[int]]) -> None:
     folder, _ = tiny
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        worker = Worker(theirs, dataclasses.replace(CONFIG, threads=1))
+    config = dataclasses.replace(CONFIG, threads=1)
+    with ours, theirs, contextlib.closing(Worker(theirs, config)) as worker:
         one = engine(load_part(folder, whole_part(LAYERS)))
         worker._engines[MODEL], worker._homes[SESSION] = one, MODEL
         one.handle(begin_part("s", whole_part(LAYERS)))
