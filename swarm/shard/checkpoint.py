@@ -7,7 +7,7 @@ A checkpoint is identified by its content. The manifest is canonical JSON (sorte
 and the ModelId is the first 32 hex digits of the sha256 over it, so that two nodes that hold
 different versions of one model never share a route. A tensor's digest is the sha256 of its bytes,
 or, where those are more than one piece, the sha256 over the sha256s of its pieces: so each piece
-that comes from a peer can be checked by itself (docs/decisions/026-weights-by-lan.md).
+that comes from a peer can be checked by itself (docs/decisions/023-weights-by-lan.md).
 """
 
 from __future__ import annotations
