@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import openai
 import pytest
+from api_clients import Clients
 from swarm_procs import Swarm
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -102,6 +104,16 @@ def test_errors(client: openai.OpenAI) -> None:
         client.completions.create(model="smollm2", prompt="x", max_tokens=9000)
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model="smollm2", prompt="x", temperature=9)
+
+
+def test_all_clients_get_the_same_answer(swarm: Swarm) -> None:
+    """OpenAI's, Ollama's and Anthropic's, whole and streamed."""
+    with closing(Clients(swarm.nodes["a"].gateway.url)) as clients:
+        expected = clients.chat()
+        assert expected.strip()
+        assert {way.__name__: way() for way in clients.ways()} == {
+            way.__name__: expected for way in clients.ways()
+        }
 
 
 def test_readiness_and_health(swarm: Swarm) -> None:
