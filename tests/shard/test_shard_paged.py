@@ -353,7 +353,7 @@ def middle(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 def rows_run(name: str, position: int, rows: torch.Tensor, blocks: bytes = b"") -> Run:
     payload = rows.numpy().tobytes()
     kind, row_type = StepKind.DECODE, RowType.FLOAT32
-    return Run(SessionId(name), 1, position, len(rows), kind, row_type, 0, blocks, payload)
+    return Run(SessionId(name), 1, position, len(rows), kind, row_type, 0, blocks, payload=payload)
 
 
 def plain_engine(stage: Stage) -> Engine:

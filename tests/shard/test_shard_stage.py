@@ -46,7 +46,9 @@ def test_a_stage_holds_its_own_tensors_and_no_others(
     assert ("lm_head.weight" in sizes) is not tied
     for part in parts(LAYERS, cuts):
         own = sum(size for name, size in sizes.items() if belongs(name, part, tied=tied))
-        assert load(tmp_path, part).parameter_bytes == own
+        # Where products are native, a head that shares the embedding's weights packs a copy.
+        copy = 2 * sizes["model.embed_tokens.weight"] if tied and part.head else 0
+        assert own <= load(tmp_path, part).parameter_bytes <= own + copy
 
 
 def test_a_stage_reads_only_its_own_tensors(
