@@ -130,7 +130,8 @@ class ModelStore:
     def have(self, model_id: ModelId, plan: FilePlan, pieces: Sequence[PieceSpec]) -> list[bool]:
         """Which pieces of a file are here, proven by their hashes. Makes the part file."""
         whole = self.path_of(model_id) / plan.name
-        if whole.exists() and whole.stat().st_size == plan.byte_count:
+        state = _state(whole)
+        if state is not None and state.st_size == plan.byte_count:
             return [True] * len(pieces)
         part = _part_of(whole)
         is_new = not part.exists()
@@ -260,7 +261,7 @@ class ModelStore:
 
     def _stored(self, path: Path) -> Stored:
         about = _about(path)
-        lock = path / LOCK_NAME
+        lock = _state(path / LOCK_NAME)
         free = _alone(path)
         if free is not None:
             os.close(free)
@@ -269,7 +270,7 @@ class ModelStore:
             name=about,
             path=path,
             byte_count=_stored_bytes(path),
-            used_at=lock.stat().st_mtime if lock.exists() else 0.0,
+            used_at=lock.st_mtime if lock else 0.0,
             layers=tuple(
                 int(file.name[len("layer-") : -len(".safetensors")])
                 for file in sorted(path.glob("layer-*.safetensors"))
@@ -366,11 +367,10 @@ def _stored_bytes(path: Path) -> int:
 
 def _lacking_bytes(whole: Path, plan: FilePlan) -> int:
     """What a file will take on the disk beyond what has come of it."""
-    if whole.exists():
+    part = _state(_part_of(whole))
+    if whole.exists():  # looked at last: a part that is gone has become the whole file
         return 0
-    part = _part_of(whole)
-    state = part.stat() if part.exists() else None
-    return plan.byte_count - (min(plan.byte_count, state.st_blocks * BLOCK_BYTES) if state else 0)
+    return plan.byte_count - (min(plan.byte_count, part.st_blocks * BLOCK_BYTES) if part else 0)
 
 
 def _about(path: Path) -> str:
@@ -387,7 +387,8 @@ def _part_of(whole: Path) -> Path:
 
 def _write_whole(path: Path, content: bytes) -> None:
     """Atomic, and only when the content differs."""
-    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+    state = _state(path)
+    if state is not None and state.st_size == len(content) and path.read_bytes() == content:
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
@@ -437,7 +438,13 @@ def _locked(file: Path) -> Iterator[None]:
 
 def _is_same(handle: int, file: Path) -> bool:
     """Whether an open file is still the one of this name."""
+    state = _state(file)
+    return state is not None and os.path.samestat(os.fstat(handle), state)
+
+
+def _state(file: Path) -> os.stat_result | None:
+    """In one look: between two, another node of this host may finish or remove the file."""
     try:
-        return os.path.samestat(os.fstat(handle), file.stat())
+        return file.stat()
     except FileNotFoundError:
-        return False
+        return None
