@@ -78,7 +78,9 @@ def test_nodes_without_files_cover_the_model_twice(tmp_path: Path, model: Path) 
         assert {layer for layers in held for layer in range(layers.start, layers.stop)} == set(
             range(LAYERS)
         )
+        asked, other = nodes
+        swarm.wait(lambda: shard_of(asked.state(), other), f"{asked.name} to hear of {other.name}")
         first.kill()
-        answer = nodes[0].ask(**BODY).finish()
+        answer = asked.ask(**BODY).finish()
         assert answer.error is None
         assert answer.ids == ids
