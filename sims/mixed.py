@@ -26,6 +26,16 @@ RANGES = (
     ((0, 5), (3, 8), (6, 12), (0, 7), (5, 12), (2, 10)),
     (None, None, None, None, None, None),
 )
+COPIED = (
+    ((0, 4), (4, 8), (8, 12)) * 3,
+    ((0, 6), (6, 12)) * 4,
+    ((0, 12), (0, 12), (0, 12)),
+    ((0, 12), (0, 4), (4, 8), (8, 12), (0, 6), (6, 12)),
+)
+"""Ranges with machines to spare."""
+LONG_TROUBLE_S = 30.0
+OPEN_LONG = 2
+"""So many long answers are under way at any time."""
 
 
 @scenario("mixed", "nodes", "minutes")
@@ -49,6 +59,31 @@ async def mixed(world: World) -> None:
         trouble.strike()
         if rng.random() < 0.15 and len(world.requests) < 8:
             (_ask_again if rng.random() < 0.4 else _ask)(world)
+    trouble.repair()
+
+
+@scenario("long answers", "minutes")
+async def long_answers(world: World) -> None:
+    """Answers that last long enough for idle machines to follow them, while anything happens."""
+    rng = world.rng
+    if rng.random() < 0.3:
+        world.keep_small_outboxes()
+    for layers in rng.choice(COPIED):
+        world.start(world.add(world.serving(layers)))
+    world.start(world.add(name="client"))
+    _lay_cables(world)
+    await world.settled()
+    trouble = Trouble(world)
+    end_s = world.now_s + (LONG_TROUBLE_S if world.minutes is None else world.minutes * 60.0)
+    while world.now_s < end_s:
+        while len([request for request in world.requests if not request.is_over]) < OPEN_LONG:
+            running = world.running()
+            if not running:
+                break
+            prompt, answer = rng.choice((9, 60, 300)), rng.choice((200, 600, 1200))
+            world.ask(rng.choice(running), world.order(prompt, answer))
+        await world.sleep(rng.expovariate(1 / rng.choice((0.3, 2.0, 4.0))))
+        trouble.strike()
     trouble.repair()
 
 

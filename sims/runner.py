@@ -117,14 +117,17 @@ def run(
 @contextmanager
 def _freed_at_once() -> Iterator[None]:
     """A world is all cycles. Never looked at while it lives, it is young when it ends, and cheap
-    collections free it: the first one ends its coroutines, the second finds it unused."""
+    collections free it: the first one ends its coroutines, the second finds it unused. What was
+    there before is not looked at by the collections of a long run."""
     collects = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
         gc.collect(0)
         gc.collect(1)
+        gc.unfreeze()
         if collects:
             gc.enable()
 

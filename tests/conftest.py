@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: no collection of garbage need look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _fetched(name: str) -> Path:
