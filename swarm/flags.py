@@ -10,8 +10,8 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="Checkpoint folder or GGUF file to serve; repeatable. Without it: layers of a model"
-        " that the swarm has.",
+        help="Checkpoint folder, GGUF file, or ORG/NAME of the Hugging Face hub to serve;"
+        " repeatable. Without it: layers of a model that the swarm has.",
     ),
 ]
 Layers = Annotated[str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +13,7 @@ from swarm import flags
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
 from swarm.errors import ConfigError
 from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
+from swarm.weights.hub import hub_name
 
 LEAVE_MARGIN_S = 15.0
 """Waited for beyond the grace that the node gives its sessions."""
@@ -48,10 +52,10 @@ def join(
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
 ) -> None:
     """Run this machine's node until Ctrl-C or `swarm leave`."""
-    if key is not None and open_swarm:
-        raise ConfigError("--key and --open exclude each other: give one of them")
+    _check_key(key, open_swarm=open_swarm)
+    paths, names = _from_the_hub(model or [], served_model_name or [])
     options = JoinOptions(
-        model=tuple(model or ()),
+        model=paths,
         layers=None if layers is None else parse_layers(layers),
         memory_bytes=None if memory is None else parse_bytes(memory),
         device=device,
@@ -70,14 +74,37 @@ def join(
             quantization, kv_cache_dtype, max_model_len, max_num_seqs, max_num_batched_tokens,
             enable_prefix_caching, enforce_eager, exact,
         ),
-        served_model_name=tuple(served_model_name or ()),
+        served_model_name=names,
         no_auth=no_auth,
         allow_origin=tuple(allow_origin or ()),
         gateway_only=gateway_only,
     )  # fmt: skip
-    from swarm import daemon
+    from swarm.daemon import run
 
-    raise typer.Exit(daemon.run(options))
+    raise typer.Exit(run(options))
+
+
+def _check_key(key: str | None, *, open_swarm: bool) -> None:
+    if key is not None and open_swarm:
+        raise ConfigError("--key and --open exclude each other: give one of them")
+
+
+def _from_the_hub(
+    models: Sequence[str], names: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Paths of the models on this machine, and what they are called: those that are not here, and
+    named as the hub names models, are fetched first. Raises ConfigError."""
+    wanted = [None if Path(text).exists() else hub_name(text) for text in models]
+    if not any(wanted):
+        return tuple(models), tuple(names)
+    from swarm.weights import hub_io
+
+    own = [str(w or Path(text).resolve().name) for w, text in zip(wanted, models, strict=True)]
+    paths = [
+        text if w is None else str(hub_io.fetch(w, lambda line: print(line, file=sys.stderr)))
+        for w, text in zip(wanted, models, strict=True)
+    ]
+    return tuple(paths), (*names, *own[len(names) :])
 
 
 @app.command()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_like import HubLike
 from swarm_http import Json
 from swarm_procs import Node, NodePlan, Swarm
 from tiny_models import save_tiny
@@ -84,3 +85,20 @@ def test_nodes_without_files_cover_the_model_twice(tmp_path: Path, model: Path) 
         answer = asked.ask(**BODY).finish()
         assert answer.error is None
         assert answer.ids == ids
+
+
+def test_a_model_of_the_hub_is_served_under_its_name_and_handed_on(
+    tmp_path: Path, model: Path
+) -> None:
+    """One machine fetches it from the hub, the next one from that machine."""
+    files = {file.name: file.read_bytes() for file in model.iterdir()}
+    body = {**BODY, "model": "some/model"}
+    with HubLike({"some/model": files}) as hub, Swarm(tmp_path) as swarm:
+        at = (("HF_ENDPOINT", hub.url), ("HF_HUB_CACHE", str(tmp_path / "hub")))
+        first = swarm.start(NodePlan("first", Path("some/model"), environment=at))
+        layers_of(swarm, first)
+        second = swarm.start(NodePlan("second", takes_part=True))
+        layers_of(swarm, second)
+        assert second.ask(**body).finish().ids == first.ask(**body).finish().ids
+        weights = [begin for name, begin in hub.sent if name == "model.safetensors"]
+    assert weights == [0]

@@ -1,0 +1,115 @@
+"""Fetches a model from the Hugging Face hub into its cache on this machine.
+
+Everything that the `huggingface_hub` library knows holds: HF_ENDPOINT, HF_HOME, HF_TOKEN,
+HF_HUB_OFFLINE, resumed downloads, and locks between processes that want the same file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from huggingface_hub import (
+    HfApi,
+    constants,
+    hf_hub_download,
+    try_to_load_from_cache,
+)
+from huggingface_hub.errors import (  # type: ignore[attr-defined]
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # of whichever HTTP library this version of the hub's uses
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from swarm.errors import ConfigError
+from swarm.weights.hub import INDEX_NAME, HubName, files_of, weight_files
+
+RESERVE_BYTES = 1 << 30
+"""Left free on the disk."""
+UNAUTHORIZED = (401, 403)
+
+Say = Callable[[str], None]
+
+
+def fetch(name: HubName, say: Say) -> Path:
+    """The folder (of a GGUF file: the file) where the model lies now, all of it.
+
+    say  told one line before anything is downloaded
+    Raises ConfigError, in one sentence, when it cannot be had.
+    """
+    try:
+        return _cached(name) if constants.HF_HUB_OFFLINE else _fetched(name, say)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ConfigError(
+            f"there is no {name.repo} here, and none that may be read at {constants.ENDPOINT}"
+            " (a private model needs HF_TOKEN)"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ConfigError(f"{name.repo} has no revision {name.revision} on the hub") from error
+    except HfHubHTTPError as error:
+        raise ConfigError(_refusal(name, error)) from error
+    except (HTTPError, LocalEntryNotFoundError) as error:
+        raise ConfigError(
+            f"{name} is not here, and {constants.ENDPOINT} cannot be reached: {error}"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{name} cannot be kept in {constants.HF_HUB_CACHE}: {reason}") from error
+
+
+def _refusal(name: HubName, error: HfHubHTTPError) -> str:
+    status = error.response.status_code
+    if isinstance(error, GatedRepoError) or status in UNAUTHORIZED:
+        return f"{name.repo} is given out by the hub only to those it knows: set HF_TOKEN"
+    return f"the hub at {constants.ENDPOINT} answered {status} for {name.repo}"
+
+
+def _fetched(name: HubName, say: Say) -> Path:
+    info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    commit = info.sha or name.revision
+    files = files_of(name, sizes)
+    if INDEX_NAME in files:
+        index = hf_hub_download(name.repo, INDEX_NAME, revision=commit)
+        files += weight_files(name, Path(index).read_bytes(), sizes)
+    lacking = [file for file in files if _in_cache(name, file, commit) is None]
+    if lacking:
+        needed = sum(sizes[file] for file in lacking)
+        _check_room(name, needed)
+        say(f"fetching {name} from {constants.ENDPOINT}: {needed / 1e6:,.1f} MB")
+    paths = [Path(hf_hub_download(name.repo, file, revision=commit)) for file in files]
+    if lacking:
+        # Without a commit's hash: so the cache learns which commit this name stands for now.
+        hf_hub_download(name.repo, files[0], revision=name.revision)
+    return paths[0] if name.file is not None else paths[0].parent
+
+
+def _cached(name: HubName) -> Path:
+    found = _in_cache(name, name.file or "config.json", name.revision)
+    if found is None:
+        raise ConfigError(
+            f"{name} is neither here nor in the hub's cache on this machine, and HF_HUB_OFFLINE"
+            " is set"
+        )
+    return found if name.file is not None else found.parent
+
+
+def _in_cache(name: HubName, file: str, revision: str | None) -> Path | None:
+    found = try_to_load_from_cache(name.repo, file, revision=revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _check_room(name: HubName, needed: int) -> None:
+    cache = Path(constants.HF_HUB_CACHE)
+    cache.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(cache).free
+    if needed + RESERVE_BYTES > free:
+        raise ConfigError(
+            f"{name} needs {needed >> 20} MiB on the disk of {cache}, where {free >> 20} MiB are"
+            f" free and {RESERVE_BYTES >> 20} MiB stay free"
+        )
