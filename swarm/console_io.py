@@ -304,6 +304,10 @@ SENTENCES = {
     "shard.serving": "Serving layers {layers} of {model}.",
     "shard.failed": "{model} cannot be served here: {reason}.",
     "worker.lost": "The worker process ended ({reason}); it is started again in {restart_s} s.",
+    "gateway.usage_damaged": "The counts of used tokens were damaged and begin anew; the old file "
+    "is kept as {kept}.",
+    "receipt.damaged": "The receipts between nodes were damaged and begin anew; the old file is "
+    "kept as {kept}.",
     "model.covered": "{model} is ready: all its layers are served.",
     "model.uncovered": "{model} is not complete: nobody serves layers {missing}.",
     "mdns.unavailable": "Other nodes cannot be found by multicast ({cause}); name one with "

@@ -50,12 +50,14 @@ from swarm.link.tcp_io import Surroundings, TcpLinks
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Message, Receipt
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
-from swarm.notes import Level, note, printable
+from swarm.notes import Level, Note, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.status_line import Pace, status_line
 from swarm.terms import Address, Incarnation, NodeId, short
+from swarm.waiting_io import end, first_of
 from swarm.weights.store_io import cached_models, models_store
+from swarm.wishes import Wishes
 
 RECORD_DOMAIN = b"gossip record"
 CHOICES = {
@@ -156,6 +158,8 @@ async def _main(options: JoinOptions, home: Home, config: Config, console: Conso
             await node.until_its_end(asked)
         finally:
             await node.stop()
+        if node.is_hopeless and not asked.is_set():
+            raise ConfigError("nothing that --model names can be served here, so the node ended")
         if asked.is_set() or node.keeper is None:
             return 0
         _take_new_identity(home, console, node.id, node.keeper)
@@ -263,6 +267,8 @@ class _Node:
         self._stack = contextlib.AsyncExitStack()
         self._takes_part = config.weights.take_part and not options.model
         self._models = models_store(config.weights)
+        self._wishes = Wishes(len({Path(text).resolve() for text in options.model}))
+        self._hopeless = asyncio.Event()
 
     async def start(self) -> None:
         options, config = self._options, self._config
@@ -298,11 +304,16 @@ class _Node:
         self._watching = loop.create_task(watch.run())
         if self._console.shows_status:
             self._stack.callback(self._console.status, "")
-            self._stack.push_async_callback(_end, loop.create_task(self._show_status()))
+            self._stack.push_async_callback(end, loop.create_task(self._show_status()))
 
     @property
     def id(self) -> NodeId:
         return self._identity.node_id
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Nothing that its owner named can be served here."""
+        return self._hopeless.is_set()
 
     @property
     def keeper(self) -> Address | None:
@@ -310,19 +321,21 @@ class _Node:
         return self._io.keeper
 
     async def until_its_end(self, asked: asyncio.Event) -> None:
-        """`asked` (Ctrl-C, a termination signal), `swarm leave`, or the loss of its identity."""
-        await _first_of(asked, self._io.left, self._io.identity_lost)
+        """`asked` (Ctrl-C, a termination signal), `swarm leave`, the loss of its identity, or of
+        the hope to serve anything."""
+        await first_of(asked, self._io.left, self._io.identity_lost, self._hopeless)
         if self._io.left.is_set():
             return
         grace_s = self._config.gateway.leave_grace_s
         self._gateway.refuse_new()
-        if not asked.is_set():
+        if self._io.identity_lost.is_set() and not asked.is_set():
             await self._io.hand_over(grace_s)
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError):
                 asyncio.get_running_loop().remove_signal_handler(number)
-        self._console.say("To stop at once, press Ctrl-C again.")
+        if asked.is_set():
+            self._console.say("To stop at once, press Ctrl-C again.")
         await self._io.leave(grace_s)
 
     async def stop(self) -> None:
@@ -383,10 +396,16 @@ class _Node:
             worker=WorkerClient(self._config.shard, events, self._worker_said),
             store=self._disk,
             files=files,
-            sink=self._console.note,
+            sink=self._noted,
             models=self._models if self._takes_part else None,
         )
         return NodeIo(core, parts)
+
+    def _noted(self, entry: Note) -> None:
+        self._console.note(entry)
+        self._wishes.note(entry)
+        if self._wishes.are_hopeless:
+            self._hopeless.set()
 
     def _worker_said(self, line: str) -> None:
         self._console.note(note("worker.log", line=line[:WORKER_LINE_SHOWN]))
@@ -458,25 +477,6 @@ class _Node:
         mdns = Mdns(announcement, self._config.discovery, self._io, self._console.note)
         await mdns.start()
         self._stack.push_async_callback(mdns.stop)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    """Wait until one of them is set."""
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(event.wait()) for event in events]
-
-    def end_all(_: asyncio.Task[Any]) -> None:
-        for task in tasks:
-            task.cancel()
-
-    for task in tasks:
-        task.add_done_callback(end_all)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Late:

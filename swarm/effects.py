@@ -68,6 +68,8 @@ class Started:
 
     route: Route
     epoch: int
+    cached_tokens: int = 0
+    """Of the prompt, those that the hops of the first route had already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ once, before any of the limits above counts. 400 took two minutes; these take pa
 PROBLEM_CHARACTERS = 300
 _PLACE = re.compile(r"^at 1\(\d+\): ")
 """In a grammar of one line that the client did not write."""
-_WHITE_SPACE = r"[ \n\r\t]{1,40}"
+_WHITE_SPACE = r"( |\r?\n[ \t]{0,20})"
+"""Between two parts of JSON: as programs lay it out, in one line or indented."""
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 
 
@@ -166,7 +167,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _bounded(schema: Any) -> Any:
-    """The schema with an end to white space between its parts, where it says nothing of that
+    """The schema with bounds to white space between its parts, where it says nothing of that
     itself: small models like to write blanks until their tokens run out."""
     if not isinstance(schema, dict):
         return schema

@@ -43,6 +43,8 @@ RANKS: dict[str, int] = {
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
     "status_line": 2,
+    "waiting_io": 2,
+    "wishes": 2,
     "access": 3,
     "weights": 3,
     "console_io": 3,

@@ -55,6 +55,10 @@ class ReceiptStore:
                 ],
             )
 
+    def made_whole(self) -> Path | None:
+        """Where a damaged file was set aside; None for one that can be used."""
+        return self._database.made_whole()
+
     def begin(self, today: int) -> None:
         """Forget what is too old."""
         if self._database.exists:
@@ -114,7 +118,10 @@ class ReceiptDesk:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Raises ConfigError where what was kept cannot be read."""
+        """Raises ConfigError where what was kept cannot be read, and is not just damaged."""
+        kept = await asyncio.to_thread(self._store.made_whole)
+        if kept is not None:
+            self._notes(note("receipt.damaged", Level.WARNING, kept=str(kept)))
         today = day_of(self._wall_clock())
         await asyncio.to_thread(self._store.begin, today)
         consumed, served = await asyncio.to_thread(self._store.sums, today - DAY_PAST_MAX)

@@ -105,13 +105,11 @@ class Charge:
                 if self._is_prompt_charged:
                     return None
                 self._is_prompt_charged = True
-                return Amount(requests=1, prompt_tokens=self._prompt_tokens)
+                cached = min(event.cached_tokens, self._prompt_tokens)
+                return Amount(1, self._prompt_tokens, cached_tokens=cached)
             case Generated():
                 return Amount(completion_tokens=1)
-            case Finished() | Failed():
-                cached = min(event.stats.cached_tokens, self._prompt_tokens)
-                return Amount(cached_tokens=cached) if cached else None
-            case Stalled():
+            case Finished() | Failed() | Stalled():
                 return None
 
 

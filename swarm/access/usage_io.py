@@ -90,6 +90,10 @@ class UsageStore:
             for day, name, model, *counts in rows
         )
 
+    def made_whole(self) -> Path | None:
+        """Where a damaged file was set aside; None for one that can be used."""
+        return self._database.made_whole()
+
     def begin(self, today: int) -> dict[str, int]:
         """Forget what is too old; the tokens of `today` by key."""
         if not self._database.exists:
@@ -118,6 +122,9 @@ class UsageLedger:
 
     async def start(self) -> None:
         """Read what was used today before this start. Raises ConfigError."""
+        kept = await asyncio.to_thread(self._store.made_whole)
+        if kept is not None:
+            self._notes(note("gateway.usage_damaged", Level.WARNING, kept=str(kept)))
         day = day_of(self._wall_clock())
         self._tally.begin_day(day, await asyncio.to_thread(self._store.begin, day))
 

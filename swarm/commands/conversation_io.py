@@ -22,9 +22,10 @@ Json = dict[str, Any]
 
 
 def choose_model(client: GatewayClient, wanted: str | None) -> str:
-    """The model to talk to. Raises ConfigError, with what to do, when the choice is not clear."""
+    """The model to talk to. Raises ConfigError, with what to do, when the choice is not clear, and
+    RequestError, which names the models that there are, for one that cannot be asked."""
     if wanted is not None:
-        return wanted
+        return client.model(wanted)
     names = client.models()
     if len(names) == 1:
         return names[0]
@@ -90,12 +91,10 @@ class Chat:
 
     def _model(self, wanted: str) -> list[str]:
         """The models, or the change to one: what was said stays."""
-        names = self.client.models()
         if not wanted:
+            names = self.client.models()
             return [f"{'*' if name == self.model else ' '} {name}" for name in names]
-        if wanted not in names:
-            raise ConfigError(f"there is no model {wanted!r} now; there is {', '.join(names)}")
-        self.model = wanted
+        self.model = self.client.model(wanted)
         return [f"now talking to {wanted}"]
 
     def _turn(self, line: str) -> bool:

@@ -84,6 +84,7 @@ class Answer:
         self._classes: dict[int | str, NumericClass] = {}
         self._one_class = True
         self._stats: SessionStats | None = None
+        self._cached_tokens = 0
 
     @property
     def stop_string(self) -> str | None:
@@ -113,6 +114,7 @@ class Answer:
         match event:
             case Started():
                 self._started(event.route)
+                self._cached_tokens = event.cached_tokens
                 return None
             case Stalled():
                 self.stall_began = now if self.stall_began is None else self.stall_began
@@ -136,8 +138,7 @@ class Answer:
         return self._rest()
 
     def usage(self) -> Usage:
-        cached = self._stats.cached_tokens if self._stats else 0
-        return Usage(len(self.order.prompt_ids), self.token_count, cached)
+        return Usage(len(self.order.prompt_ids), self.token_count, self._cached_tokens)
 
     def swarm(self) -> dict[str, Any]:
         """How the answer came about: the route last used, and what its losses cost."""

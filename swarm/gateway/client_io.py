@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import psutil
 
@@ -100,6 +100,10 @@ class GatewayClient:
     def models(self) -> list[str]:
         """The models that are covered now."""
         return [str(entry["id"]) for entry in self._call("GET", "/v1/models")["data"]]
+
+    def model(self, name: str) -> str:
+        """The covered model that `name` means. Raises RequestError, which names those there are."""
+        return str(self._call("GET", f"/v1/models/{quote(name)}")["id"])
 
     def leave(self, control_token: str) -> float:
         """Ask the node to leave; the seconds it gives running sessions."""

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from swarm.gateway import catalog
 from swarm.gateway.explaining import ROUTES_MAX, Question, explain_json
+from swarm.gateway.view import shown_names
 from swarm.node_port import NodePort
 
 
@@ -21,5 +22,5 @@ class ExplainPages:
         view = catalog.wanted(self._node.models(), question.model)
         counts = (question.prompt_tokens, question.max_tokens)
         found = self._node.explain(view.spec.model_id, *counts, min(question.routes, ROUTES_MAX))
-        names = {node.node: node.name for node in self._node.snapshot().nodes}
+        names = shown_names(self._node.snapshot().nodes)
         return web.json_response(explain_json(view.spec, question, found, names))

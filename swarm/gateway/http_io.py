@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 from contextlib import suppress
 from typing import Protocol
 
@@ -28,6 +27,7 @@ from swarm.gateway.ollama_io import OllamaPages
 from swarm.gateway.openapi_io import OpenApiPages
 from swarm.gateway.page_io import WebPage
 from swarm.gateway.responses import ErrorAnswer, error_answer
+from swarm.gateway.server_io import Runner
 from swarm.gateway.sources import Sources
 from swarm.gateway.stream_io import STREAM, EventStream
 from swarm.gateway.text_process_io import TextHelper, TextProcess
@@ -36,13 +36,6 @@ from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address
 
 PATH_SHOWN_CHARS = 100
-STOP_GRACE_S = 1.0
-"""Time for running answers to tell their clients that they are cut off."""
-
-
-_SILENT = logging.getLogger("swarm.gateway.http")
-_SILENT.disabled = True
-"""For what aiohttp has to say of requests that are no HTTP: strangers must not fill the log."""
 
 
 class Pages(Protocol):
@@ -92,17 +85,7 @@ class Gateway:
             ExplainPages(node),
             self._accounts,
         )
-        self._runner = web.AppRunner(
-            self._app(),
-            handler_cancellation=True,
-            access_log=None,
-            logger=_SILENT,
-            max_line_size=config.header_bytes_max,
-            max_field_size=config.header_bytes_max,
-            max_headers=config.headers_max,
-            keepalive_timeout=config.idle_timeout_s,
-            shutdown_timeout=STOP_GRACE_S,
-        )
+        self._runner = Runner(self._app(), config)
 
     async def start(self, host: str | None = None, port: int | None = None) -> Address:
         """Listen, at once, whether or not the node knows anyone; the address that was bound.

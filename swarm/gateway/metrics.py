@@ -198,12 +198,12 @@ class SessionMeter:
                 self._is_stalled = True
             case Finished():
                 self._outcome = "finished"
-                self._cached.inc(event.stats.cached_tokens)
             case Failed():
                 self._outcome = "failed"
-                self._cached.inc(event.stats.cached_tokens)
             case Started():
-                self._prompt.inc(self._prompt_tokens)
+                if self._prompt_tokens:
+                    self._prompt.inc(self._prompt_tokens)
+                    self._cached.inc(event.cached_tokens)
                 self._prompt_tokens = 0
 
     def over(self) -> None:

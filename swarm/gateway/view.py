@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from swarm.notes import Note
@@ -16,21 +18,24 @@ from swarm.snapshot import (
     ShardView,
     Snapshot,
 )
-from swarm.terms import LayerRange, ModelId, Route, StepTimes
+from swarm.terms import LayerRange, MemberState, ModelId, NodeId, Route, StepTimes
 
 Json = dict[str, Any]
+ID_LETTERS = 4
+"""Of a node's id, where its name alone does not tell it from others."""
 
 
 def state_json(snapshot: Snapshot) -> Json:
     """The body of `GET /swarm/state`. Times in the unit of their name; null: not known."""
     names = {view.spec.model_id: view.spec.name for view in snapshot.models}
+    shown = shown_names(snapshot.nodes)
     return {
         "node_id": snapshot.node,
-        "name": snapshot.name,
+        "name": shown.get(snapshot.node, snapshot.name),
         "version": snapshot.version,
         "swarm": snapshot.swarm,
         "open": snapshot.is_open,
-        "nodes": [_node(view, names) for view in snapshot.nodes],
+        "nodes": [_node(view, shown[view.node], names) for view in snapshot.nodes],
         "models": [_model(view) for view in snapshot.models],
         "links": [_link(view) for view in snapshot.links],
         "sessions": [_session(view) for view in snapshot.sessions],
@@ -39,6 +44,19 @@ def state_json(snapshot: Snapshot) -> Json:
         "kv_used_bytes": snapshot.kv_used_bytes,
         "kv_capacity_bytes": snapshot.kv_capacity_bytes,
         "foreign_swarms": list(snapshot.foreign_swarms),
+    }
+
+
+def shown_names(nodes: Sequence[NodeView]) -> dict[NodeId, str]:
+    """What people call each node: its name, which is its machine's unless its owner chose one, and
+    the beginning of its id where another node that is there has the same."""
+    gone = (MemberState.DEAD, MemberState.LEFT)
+    here = Counter(view.name for view in nodes if view.state not in gone)
+    return {
+        view.node: f"{view.name}-{view.node[:ID_LETTERS]}"
+        if here[view.name] > (view.state not in gone)
+        else view.name
+        for view in nodes
     }
 
 
@@ -56,10 +74,10 @@ def _layers(layers: LayerRange) -> Json:
     return {"start": layers.start, "stop": layers.stop}
 
 
-def _node(view: NodeView, names: dict[ModelId, str]) -> Json:
+def _node(view: NodeView, name: str, names: dict[ModelId, str]) -> Json:
     return {
         "id": view.node,
-        "name": view.name,
+        "name": name,
         "state": view.state.value,
         "incarnation": view.incarnation,
         "self": view.is_self,

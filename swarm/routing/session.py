@@ -414,7 +414,7 @@ class OriginSession(FollowedSession):
         if self._cached_tokens is None:
             self._cached_tokens = feed_from
         self._resumed(self.route, [start.kv_length for start in hop_starts], now)
-        self._reply(Started(self.route, self.epoch))
+        self._reply(Started(self.route, self.epoch, self._cached_tokens))
         self._tell_route(self.route, [holding.kv_length for holding in holdings])
         self._feed.restart(feed_from)
         self._pump()

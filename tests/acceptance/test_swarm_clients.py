@@ -1,4 +1,5 @@
-"""The real clients of four APIs against a swarm whose nodes are killed and restarted all the time.
+"""The real clients of four APIs, and requests that schemathesis makes, against a swarm whose nodes
+are killed and restarted all the time.
 
 Every answer must be the one of the undisturbed swarm, whoever asks and in whatever form.
 """
@@ -10,14 +11,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import openapi_cases
 import pytest
 from api_clients import MESSAGES, MODEL, Clients
+from schemathesis import GenerationMode
 from swarm_procs import Node, NodePlan, Swarm
 
 pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.slow]
 
 KILLS = 6
 KILL_EVERY_S = 5.0
+"""After the last one killed serves again: two of the three hold the model at any time."""
+EXAMPLES = 4
+"""Of each operation and mode: the answers to sound ones are computed."""
+TOKENS_MAX = 8
 STARTING_S = 300.0
 """One node after the other: three at once would take turns at importing."""
 
@@ -87,6 +94,27 @@ def test_every_client_gets_the_same_answer_while_nodes_are_killed(
                     assert way() == undisturbed, way.__name__
                     answers += 1
         assert answers >= len(clients.ways())
+    assert any(note["event"] == "session.reroute" for note in gateway.notes)
+    swarm.await_idle()
+
+
+@pytest.mark.timeout(900)
+def test_answers_are_what_the_document_says_while_nodes_are_killed(
+    swarm: Swarm, gateway: Node
+) -> None:
+    """No answer but what `/openapi.json` describes, and none of them an error of the server."""
+    url = gateway.gateway.url
+    short = openapi_cases.load(url, (MODEL,), TOKENS_MAX)
+    whole = openapi_cases.load(url, (MODEL,))
+    answered = set()
+    with Killer(swarm, ("a", "b", "c")) as killer:
+        for path, method, mode in openapi_cases.CASES:
+            schema = short if mode is GenerationMode.POSITIVE else whole
+            found = openapi_cases.statuses(url, schema[path][method], mode, EXAMPLES)
+            answered |= {(path, status) for status in found}
+    assert killer.kills
+    assert {("/v1/chat/completions", 200), ("/v1/completions", 200)} <= answered
+    swarm.await_ready(STARTING_S)
     swarm.await_idle()
 
 

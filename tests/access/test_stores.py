@@ -14,6 +14,7 @@ import pytest
 
 from swarm.access.keys import ApiKey, Gate, Rate, digest_of
 from swarm.access.keys_io import RELOAD_S, KeyStore, KeyWatch
+from swarm.access.receipts_io import ReceiptStore
 from swarm.access.usage import Amount, Place
 from swarm.access.usage_io import DAYS_KEPT, UsageLedger, UsageStore, day_text, parse_day
 from swarm.errors import ConfigError, RequestError
@@ -50,6 +51,46 @@ def test_a_file_that_is_none_of_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys.sqlite").write_bytes(b"not a database, and long enough to look at" * 40)
     with pytest.raises(ConfigError, match=r"keys\.sqlite"):
         KeyStore(tmp_path).keys()
+
+
+@pytest.mark.parametrize("damage", ["other", "cut", "torn"])
+def test_damaged_counts_are_set_aside_and_begin_anew(tmp_path: Path, damage: str) -> None:
+    file, notes = tmp_path / "usage.sqlite", list[Note]()
+    UsageStore(tmp_path).add(
+        tuple((Place(20_000, "anna", f"model-{n}"), Amount(1)) for n in range(500))
+    )
+    whole = file.read_bytes()
+    spoilt = {"other": b"not a database" * 99, "cut": whole[:5000], "torn": b"x" * 4096}
+    file.write_bytes(spoilt[damage] if damage != "torn" else whole[:4096] + spoilt[damage])
+
+    async def main() -> None:
+        ledger = UsageLedger(UsageStore(tmp_path), lambda: 20_000 * 86_400.0, notes.append)
+        await ledger.start()
+        ledger.add("anna", "m", Amount(1, 2, 3))
+        assert [line.amount for line in await ledger.lines(0, None)] == [Amount(1, 2, 3)]
+        await ledger.close()
+
+    asyncio.run(main())
+    (told,) = notes
+    kept = Path(str(told.get("kept")))
+    assert told.event == "gateway.usage_damaged" and kept.name == "usage.sqlite.damaged-1"
+    assert kept.read_bytes() == file.with_name("usage.sqlite.damaged-1").read_bytes() != b""
+
+
+def test_damaged_receipts_are_set_aside_and_a_newer_file_is_not(tmp_path: Path) -> None:
+    store = ReceiptStore(tmp_path)
+    assert store.made_whole() is None
+    (tmp_path / "receipts.sqlite").write_bytes(b"no database" * 500)
+    assert store.made_whole() == tmp_path / "receipts.sqlite.damaged-1"
+    store.begin(7)
+    (tmp_path / "receipts.sqlite").write_bytes(b"no database" * 500)
+    assert store.made_whole() == tmp_path / "receipts.sqlite.damaged-2"
+    UsageStore(tmp_path).add(((Place(1, "a", "m"), Amount(1)),))
+    with sqlite3.connect(tmp_path / "usage.sqlite") as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(ConfigError, match="newer version"):
+        UsageStore(tmp_path).made_whole()
 
 
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ ROUTE = Route((), 0.01, 0.01)
 def test_a_prompt_is_charged_once_however_often_it_is_run() -> None:
     stats = SessionStats(ROUTE, 1, (0.2,), True, cached_tokens=16)
     events = [
-        Started(ROUTE, 1),
+        Started(ROUTE, 1, 16),
         Generated(SampledToken(20, 5)),
         Stalled("gone"),
-        Started(ROUTE, 2),
+        Started(ROUTE, 2, 16),
         Generated(SampledToken(21, 6)),
         Finished("length", stats),
     ]

@@ -99,7 +99,7 @@ def test_markdown_reroutes_and_commands() -> None:
         terminal.type("/model other\r")
         terminal.wait_for("now talking to other")
         terminal.type("/model none\r")
-        terminal.wait_for("there is no model 'none' now")
+        terminal.wait_for("there is no model 'none' here")
         assert terminal.end() == 0
 
 

@@ -231,6 +231,20 @@ def test_a_chat_without_a_clear_model_says_what_to_do(
         assert says in complaint(capsys, "chat", "--url", served.url)
 
 
+@pytest.mark.parametrize(
+    ("views", "says"),
+    [
+        ((model("one"), model("two")), "there is no model 'three' here; covered now: one, two"),
+        ((model("three", missing=(LayerRange(1, 2),)),), "1:2"),
+    ],
+)
+def test_a_chat_with_a_model_that_is_not_there_ends_at_once(
+    capsys: pytest.CaptureFixture[str], views: Any, says: str
+) -> None:
+    with gateway(lambda: FakeNode(views=views)) as (_, served):
+        assert says in complaint(capsys, "chat", "three", "--url", served.url)
+
+
 @pytest.mark.parametrize("url", ["https://x:1", "http://", "http://x:99999", "ftp://x"])
 def test_a_url_that_is_none(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert "http://HOST:PORT" in complaint(capsys, "chat", "--url", url)

@@ -40,9 +40,18 @@ from swarm.gateway import catalog, guard
 from swarm.gateway.answer import Answer, Usage
 from swarm.gateway.openai_writer import usage_json
 from swarm.gateway.responses import error_answer, sse, sse_comment
-from swarm.gateway.view import note_json, state_json
+from swarm.gateway.view import note_json, shown_names, state_json
 from swarm.notes import note
-from swarm.terms import LayerRange, ModelId, NumericClass, Order, Sampling, SessionId
+from swarm.terms import (
+    LayerRange,
+    MemberState,
+    ModelId,
+    NodeId,
+    NumericClass,
+    Order,
+    Sampling,
+    SessionId,
+)
 
 PROMPT = TEXT.encode("the", special=False)
 
@@ -67,9 +76,15 @@ def test_usage_counts_the_tokens_that_the_client_got() -> None:
 
 def test_tokens_of_the_prompt_that_were_not_run_are_told() -> None:
     got = answer()
-    read(got, started("a"), *spoken(" dog"))
-    read(got, Finished("length", replace(stats("a"), cached_tokens=64)))
+    read(got, replace(started("a"), cached_tokens=64), *spoken(" dog"))
+    read(got, Finished("length", stats("a")))
     assert usage_json(got.usage())["prompt_tokens_details"] == {"cached_tokens": 64}
+
+
+def test_tokens_that_were_not_run_are_told_also_where_a_stop_string_ends_the_answer() -> None:
+    got = answer("dog")
+    read(got, replace(started("a"), cached_tokens=64), *spoken(" dog"))
+    assert got.finish_reason == "stop" and got.usage().cached_tokens == 64
 
 
 def test_the_way_is_told_from_the_nodes_own_figures() -> None:
@@ -285,6 +300,19 @@ def test_the_state_has_the_fields_that_maps_read() -> None:
     assert (session["id"], session["position"]) == ("5" * 16, 17)
     assert (session["epoch"], session["reroutes"]) == (2, 1)
     assert session["route"][1] == {"node": "b" * 32, "start": 2, "stop": 4}
+
+
+def test_nodes_of_one_name_are_told_apart() -> None:
+    anna, bert = snapshot((), SessionId("5" * 16)).nodes
+    host, other = replace(anna, name="host"), replace(bert, name="host")
+    gone = replace(other, node=NodeId("c" * 32), state=MemberState.DEAD)
+    assert shown_names([anna, bert]) == {"a" * 32: "anna", "b" * 32: "bert"}
+    assert list(shown_names([host, other, gone]).values()) == [
+        "host-aaaa",
+        "host-bbbb",
+        "host-cccc",
+    ]
+    assert list(shown_names([host, gone]).values()) == ["host", "host-cccc"]
 
 
 def test_a_note_becomes_one_object() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -117,21 +118,27 @@ def test_headers_that_do_not_come_close_the_connection(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "said"),
     [
-        b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: x\r\n" % i for i in range(30))
-        + b"\r\n",
-        b"not http at all\r\n\r\n",
+        (b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", "than 1000 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2000 + b"\r\n\r\n", "than 1000"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: x\r\n" % i for i in range(30))
+         + b"\r\n", "headers"),
+        (b"not http at all\r\n\r\n", "this is no HTTP request that can be read"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", "Content-Length"),
     ],
+    ids=["line", "header", "headers", "words", "length"],
 )  # fmt: skip
-def test_headers_that_are_too_much_are_a_400(head: bytes) -> None:
+def test_what_cannot_be_read_as_a_request_is_a_400_in_a_sentence(head: bytes, said: str) -> None:
     async def conversation(served: Served, _: aiohttp.ClientSession) -> None:
         address = served.address
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(head)
-        assert (await reader.readline()).split()[1] == b"400"
+        head_back, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head_back.split()[1] == b"400" and b"application/json" in head_back
+        error = json.loads(body)["error"]
+        assert error["type"] == "invalid_request_error"
+        assert said in error["message"] and "\n" not in error["message"]
         writer.close()
 
     talk(FakeNode(), conversation, GatewayConfig(header_bytes_max=1000, headers_max=20))

@@ -1,0 +1,24 @@
+"""Whether anything came of what a node's owner asked it to serve. Pure."""
+
+from __future__ import annotations
+
+from swarm.notes import Note
+
+
+class Wishes:
+    """Reads the notes of one node. A checkpoint fails once, and not for a passing reason."""
+
+    def __init__(self, count: int) -> None:
+        """`count`: the checkpoints that the owner named."""
+        self._count = count
+        self._failed = 0
+        self._is_serving = False
+
+    def note(self, entry: Note) -> None:
+        self._failed += entry.event == "shard.failed"
+        self._is_serving |= entry.event == "shard.serving"
+
+    @property
+    def are_hopeless(self) -> bool:
+        """None of them can be served here, and none was: the node is of no use to its owner."""
+        return 0 < self._count <= self._failed and not self._is_serving
