@@ -77,6 +77,7 @@ from swarm.worker_messages import Recall as Recall
 from swarm.worker_messages import Run as Run
 from swarm.worker_messages import RunFailed as RunFailed
 from swarm.worker_messages import SpeedReport as SpeedReport
+from swarm.worker_messages import Unload as Unload
 from swarm.worker_messages import WorkerFailed as WorkerFailed
 
 PROTOCOL_MIN = 1
@@ -319,7 +320,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,
-    Begin, Run, Ran, RunFailed, End, SpeedReport, Recall,
+    Begin, Run, Ran, RunFailed, End, SpeedReport, Recall, Unload,
 )  # fmt: skip
 
 PEER_MESSAGES: dict[int, type[Message]] = {kind.NUMBER: kind for kind in _PEER_KINDS}

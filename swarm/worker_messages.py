@@ -74,6 +74,14 @@ class Load(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Unload(Message):
+    """The shard of a model is needed no more; its sessions end. No answer."""
+
+    NUMBER: ClassVar[int] = 113
+    model_id: ModelId
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress(Message):
     NUMBER: ClassVar[int] = 103
     fraction: float

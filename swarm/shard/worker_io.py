@@ -6,6 +6,7 @@ ends when the socket does.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -40,6 +41,7 @@ from swarm.messages import (
     Recall,
     Run,
     RunFailed,
+    Unload,
     WorkerFailed,
 )
 from swarm.notes import FieldValue, Level, as_text, note
@@ -177,6 +179,9 @@ class Worker:
                 return self._guarded(message.path, lambda: self._inspect(message))
             case Load():
                 return self._guarded(message.path, lambda: self._load(message))
+            case Unload():
+                self._unload(message.model_id)
+                return []
             case Begin() | Recall() | Run() | End():
                 return self._session_order(message)
             case _:
@@ -231,7 +236,7 @@ class Worker:
         if found.model_id != order.model_id:
             raise ShardError(f"{path} is not the model that was announced: its files have changed")
         self._start_kernels()
-        self._drop(order.model_id)
+        self._drop(order.model_id, "the shard was replaced by another one")
         self._send([LoadProgress(0.0, "weights")])
         config = read_config(path)
         dtype, quantization = self._dtype(config), self._config.quantization
@@ -292,9 +297,7 @@ class Worker:
         make_guide = self._guides.maker(order.model_id)
         engine = Engine(stage, order.model_id, tracker, limits, time.perf_counter, make_guide)
         self._engines[order.model_id] = engine
-        for other in self._engines.values():
-            if other.stage.kv is None:
-                other.resize_kv(self._spare_bytes())
+        self._share_memory()
         self._freed = True
         return Loaded(
             model_id=order.model_id,
@@ -311,6 +314,12 @@ class Worker:
             guides=make_guide is not None,
         )
 
+    def _share_memory(self) -> None:
+        """Plain caches take what the blocks leave."""
+        for engine in self._engines.values():
+            if engine.stage.kv is None:
+                engine.resize_kv(self._spare_bytes())
+
     def _spare_bytes(self, *added: Stage) -> int:
         """What the KV of all models may still take together, beside weights and blocks."""
         stages = [*(engine.stage for engine in self._engines.values()), *added]
@@ -322,11 +331,19 @@ class Worker:
         own = config.dtype or config.get_text_config(decoder=True).dtype
         return choose_dtype(self._config.dtype, own, self._device)
 
-    def _drop(self, model_id: ModelId) -> None:
-        """The shard that served this model makes room for another one of it."""
+    def _unload(self, model_id: ModelId) -> None:
+        self._drop(model_id, "the model is served here no more")
+        self._guides.forget(model_id)
+        self._share_memory()
+        log("shard.unloaded", model_id=model_id)
+
+    def _drop(self, model_id: ModelId, why: str) -> None:
+        """The shard that served this model makes room; its sessions are told."""
         engine = self._engines.pop(model_id, None)
         if engine is not None:
-            self._send(engine.close("the shard was replaced by another one"))
+            self._send(engine.close(why))
+            del engine
+            gc.collect()  # modules and their hooks hold each other
             give_memory_back(self._device)
 
     def _session_order(self, message: Begin | Recall | Run | End) -> list[Message]:

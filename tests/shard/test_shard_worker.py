@@ -40,6 +40,7 @@ from swarm.messages import (
     RunFailed,
     SpeedReport,
     StepKind,
+    Unload,
     WorkerFailed,
 )
 from swarm.shard.frames import FrameReader, pack
@@ -175,7 +176,7 @@ def test_tokens_over_blocks(tiny: tuple[Path, list[int]]) -> None:
     folder, expected = tiny
 
     async def story(client: WorkerClient, listener: Listener) -> None:
-        loaded = await load(client, listener, folder, ALL, blocks=40)
+        loaded = await load(client, listener, folder, ALL)
         is_free = "paged-float32-free/" in loaded.numeric_class  # where floats have native products
         assert is_free or "paged-float32-tile16-p64" in loaded.numeric_class
         unit = KV_BLOCK_TOKENS if is_free else 64
@@ -245,7 +246,7 @@ def test_kv_in_eight_bits_takes_less_and_is_another_class(tiny: tuple[Path, list
     found: list[Loaded] = []
 
     async def story(client: WorkerClient, listener: Listener) -> None:
-        found.append(await load(client, listener, folder, ALL, blocks=40))
+        found.append(await load(client, listener, folder, ALL))
         client.send(begin(found[-1]))
         client.send(dataclasses.replace(ids(0, *PROMPT), blocks=struct.pack("<i", 3)))
         assert len((await listener.expect(Ran)).tokens) == 1
@@ -343,6 +344,30 @@ def test_sessions_without_a_shard_are_refused(tiny: tuple[Path, list[int]]) -> N
         client.send(Load(str(folder), loaded.model_id, LayerRange(0, LAYERS), True, True))
         assert "replaced by another one" in (await listener.expect(RunFailed)).detail
         assert (await listener.expect(Loaded)).layers == LayerRange(0, LAYERS)
+
+    play(story)
+
+
+def test_what_is_unloaded_ends_its_sessions_and_can_be_loaded_again(
+    tiny: tuple[Path, list[int]],
+) -> None:
+    folder, expected = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        loaded = await load(client, listener, folder, ALL)
+        client.send(begin(loaded))
+        client.send(ids(0, *PROMPT))
+        assert (await listener.expect(Ran)).tokens[0].token_id == expected[0]
+        client.send(Unload(loaded.model_id))
+        assert "served here no more" in (await listener.expect(RunFailed)).detail
+        client.send(Unload(loaded.model_id))
+        client.send(ids(len(PROMPT), expected[0]))
+        assert "no shard of the session's model" in (await listener.expect(RunFailed)).detail
+        client.send(End(SESSION))
+        again = await load(client, listener, folder, ALL)
+        client.send(begin(again))
+        client.send(ids(0, *PROMPT))
+        assert (await listener.expect(Ran)).tokens[0].token_id == expected[0]
 
     play(story)
 
