@@ -357,6 +357,9 @@ class GatewayConfig:
     """A request's body must be there within this time."""
     prepare_timeout_s: float = 30.0
     """A prompt must have become ids within this time."""
+    guide_timeout_s: float = 10.0
+    """A guide must be compiled within this time, which is some ten times what the largest take on
+    a quiet machine; below `prepare_timeout_s`, whose end is the end of all that is prepared."""
     probe_fresh_s: float = 60.0
     """`/readyz` takes a probe token of this age as proof."""
     probe_timeout_s: float = 10.0

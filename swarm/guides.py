@@ -119,6 +119,13 @@ class Matcher:
             raise GuideError(_line(self._inner.get_error()))
 
 
+def begun(vocabulary: Vocabulary, guide: Guide) -> Matcher:
+    """A matcher that is ready for its first token. Raises GuideError."""
+    matcher = Matcher(vocabulary, guide)
+    matcher.allowed(())
+    return matcher
+
+
 def _grammar(guide: Guide) -> str:
     """In the one language that can say that no text is forced: where only one text may come,
     the model still chooses in which tokens, and nobody has to turn text into ids."""

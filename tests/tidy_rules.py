@@ -50,6 +50,7 @@ RANKS: dict[str, int] = {
     "console_io": 3,
     "home_io": 3,
     "guides": 3,
+    "guides_io": 4,
     "hosting": 3,
     "model_files_io": 3,
     "adoption": 4,

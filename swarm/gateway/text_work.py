@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from swarm.config import GatewayConfig
-from swarm.errors import RequestError, ShardError
+from swarm.errors import CapacityError, LocalProtocolError, RequestError, ShardError
 from swarm.gateway import calls, dialects, token_table, tool_guides
 from swarm.gateway.calls import Call, Endpoint, Prompt
 from swarm.gateway.sampling_fields import AskedGuide
 from swarm.gateway.text import ModelText, TextUnusable
-from swarm.guides import GuideError, Matcher, Vocabulary
+from swarm.guides import GuideError, Matcher, Vocabulary, begun
 from swarm.messages import BANNED_IDS_MAX
-from swarm.terms import ModelId, ModelSpec
+from swarm.terms import Guide, ModelId, ModelSpec
 
 Json = dict[str, Any]
 Parcel = tuple[Json, bytes]
@@ -34,8 +34,14 @@ class UnknownModel(Exception):
 class TextWork:
     """The texts that a helper holds. Safe to use from several threads."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        make: Callable[[Vocabulary, Guide], Matcher] = begun,
+    ) -> None:
+        """`make`: compiles a guide, within a time where others wait."""
         self._config = config
+        self._make = make
         self._texts: dict[str, ModelText] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
 
@@ -60,6 +66,8 @@ class TextWork:
             return {"refused": str(error), **fields}, b""
         except TextUnusable as error:
             return {"failed": str(error)}, b""
+        except CapacityError as error:
+            return {"busy": str(error)}, b""
         except UnknownModel:
             return {"unknown_model": True}, b""
 
@@ -99,7 +107,7 @@ class TextWork:
                 table = token_table.unpack(*text.packed_table())
                 vocabulary = Vocabulary(table, spec.vocab_size, spec.eos_ids)
                 self._vocabularies[spec.model_id] = vocabulary
-            Matcher(vocabulary, asked.guide).allowed(())
+            self._make(vocabulary, asked.guide)
         except GuideError as error:
             raise RequestError(
                 f"{asked.param} cannot be followed: {error}",
@@ -182,6 +190,11 @@ def encode_question(endpoint: Endpoint, spec: ModelSpec, now: datetime) -> Json:
     }
 
 
+def broken(error: BaseException) -> Parcel:
+    """The answer to a question that nobody foresaw. Nothing of the text may be in it."""
+    return {"broke": f"{type(error).__name__} while the prompt was made ready"}, b""
+
+
 def check(answer: Json) -> None:
     """Raise the error that an answer carries, if any."""
     if "refused" in answer:
@@ -190,6 +203,10 @@ def check(answer: Json) -> None:
         )
     if "failed" in answer:
         raise ShardError(answer["failed"])
+    if "busy" in answer:
+        raise CapacityError(answer["busy"])
+    if "broke" in answer:
+        raise LocalProtocolError(answer["broke"])
     if "unknown_model" in answer:
         raise UnknownModel
 

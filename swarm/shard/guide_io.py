@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from swarm.errors import CapacityError
 from swarm.guides import GuideError, Matcher, Vocabulary, table_of
+from swarm.guides_io import GuideMaking
 from swarm.shard.choice import GuideMaker
 from swarm.terms import Guide, ModelId, SessionId
 
 KEPT_MAX = 16
 """Compiled guides that are kept for sessions to come, the last used ones: some MB each at most."""
+LIMIT_S = 20.0
+"""For one guide, which its gateway has compiled within its own limit; this machine may be slower.
+Sessions with other guides wait so long behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class GuideBench:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "guides")
+        self._making = GuideMaking(LIMIT_S)
         self._lexicons: dict[ModelId, Lexicon] = {}
         self._vocabularies: dict[ModelId, Vocabulary] = {}
         self._kept: OrderedDict[tuple[ModelId, Guide], Matcher] = OrderedDict()
@@ -86,6 +92,8 @@ class GuideBench:
             matcher: Matcher | GuideError = self._matcher(model_id, guide).copy()
         except GuideError as error:
             matcher = error
+        except CapacityError as error:
+            matcher = GuideError(str(error))
         except (RuntimeError, MemoryError) as error:
             matcher = GuideError(f"the guide could not be compiled: {error}")
         self._made.append(Made(session, generation, matcher))
@@ -95,7 +103,7 @@ class GuideBench:
     def _matcher(self, model_id: ModelId, guide: Guide) -> Matcher:
         key = (model_id, guide)
         if key not in self._kept:
-            self._kept[key] = Matcher(self._vocabulary(model_id), guide)
+            self._kept[key] = self._making.make(self._vocabulary(model_id), guide)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)

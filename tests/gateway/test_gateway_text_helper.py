@@ -18,7 +18,7 @@ import tiny_text
 from fake_node import TABLE, TEXT, FakeNode, InlineHelper, model, saying, serving, spec
 
 from swarm.config import GatewayConfig
-from swarm.errors import CapacityError, LinkError, RequestError
+from swarm.errors import CapacityError, LinkError, LocalProtocolError, RequestError
 from swarm.gateway import text_work
 from swarm.gateway.calls import Endpoint
 from swarm.gateway.dialects import parse
@@ -181,16 +181,22 @@ def test_a_killed_helper_is_started_again_and_loads_again() -> None:
     with_process(work)
 
 
-def test_what_the_helper_says_on_its_way_out_is_heard() -> None:
+def test_a_fault_that_nobody_foresaw_fails_its_own_question_alone() -> None:
     said: list[str] = []
 
-    async def work(helper: TextProcess, _: Texts) -> None:
-        with pytest.raises(LinkError):
-            await helper.ask(({"do": "load", "model": "x", "files": 3}, b""))
-        while not any("TypeError" in line for line in said):
+    async def work(helper: TextProcess, texts: Texts) -> None:
+        body = body_of(prompt="dog " * 50_000)
+        long = asyncio.create_task(ids(texts, Endpoint.COMPLETION, body, LONG))
+        await asked(helper)
+        answer, _ = await helper.ask(({"do": "load", "model": "x", "files": 3}, b"secret"))
+        with pytest.raises(LocalProtocolError, match="TypeError while"):
+            text_work.check(answer)
+        assert len(await long) > 10_000
+        while not any("text_work.py" in line for line in said):
             await asyncio.sleep(0)
 
     with_process(work, said)
+    assert "TypeError at" in said and not any("secret" in line for line in said)
 
 
 async def asked(helper: TextProcess) -> None:
