@@ -300,6 +300,7 @@ SENTENCES = {
     "gateway.listening": "The gateway is at {url}/v1: any OpenAI client can use it, and "
     "`swarm chat` talks to it.",
     "shard.intended": "This node is about to take layers {layers} of {model}.",
+    "shard.fetch": "Fetching layers {layers} of {model} from the other nodes.",
     "shard.load": "Loading layers {layers} of {model}.",
     "shard.serving": "Serving layers {layers} of {model}.",
     "shard.failed": "{model} cannot be served here: {reason}.",

@@ -36,6 +36,11 @@ class Progress:
         elif entry.event == "shard.loading":
             part = str(entry.get("part"))
             self.text = f"{bar(entry.get('percent'))} {self._what}: {PARTS.get(part, part)}"
+        elif entry.event == "shard.fetch":
+            self._what = f"layers {entry.get('layers')} of {entry.get('model')}"
+            self.text = f"fetching {self._what}"
+        elif entry.event == "weights.fetching" and self._what:
+            self.text = f"{bar(entry.get('percent'))} {self._what}: fetching from other nodes"
         elif entry.event in ENDS:
             self.text = ""
         return self.text != before

@@ -76,6 +76,7 @@ class Download:
         self._error: SwarmError | OSError | None = None
         self._starved_at: float | None = None
         self._came_bytes = 0
+        self._told_percent = -1
         self._unfinished = set(files.missing)
         self.sources: dict[NodeId, int] = {}
         """Pieces that each source gave."""
@@ -113,6 +114,7 @@ class Download:
             if not missing and (name in touched or not self._files.plan(name).tensors):
                 await self._finish(name)
         self._core.had(here, self._ports.clock())
+        self._tell_progress()
         self._pump()
         try:
             await self._done.wait()
@@ -204,7 +206,15 @@ class Download:
             self._ports.sink(note("weights.false", Level.WARNING, peer=short(peer),
                                   file=self._files.pieces[number].file))  # fmt: skip
         self._core.ended(peer, number, outcome, self._ports.clock())
+        self._tell_progress()
         self._pump()
+
+    def _tell_progress(self) -> None:
+        """Each percent once."""
+        percent = 100 * self.done_bytes // max(1, self.total_bytes)
+        if percent > self._told_percent:
+            self._told_percent = percent
+            self._ports.sink(note("weights.fetching", Level.DEBUG, percent=percent))
 
     def _fail(self, error: SwarmError | OSError) -> None:
         self._error = self._error or error

@@ -40,6 +40,7 @@ MEMBER = Found(
     is_reached_back=True, clock_offset_s=0.2,
 )  # fmt: skip
 BERT = Peer(MEMBER, "bert", Origin.STATE, is_heard=True, is_linked=True)
+OWN_SECOND = replace(BERT, found=replace(MEMBER, address=Address(CARD.host, 7947)))
 ALL_FREE = Port("the gateway", Address("127.0.0.1", 8000), is_asked=False)
 HOME = Folder("the home", "/srv/home", 50 * GIB)
 MACHINE = Machine(16 * GIB, 12 * GIB, 20_000, (HOME,), (ALL_FREE,))
@@ -121,6 +122,7 @@ ROWS: list[tuple[str, Grade, Facts]] = [
     ("multicast-out-filtered", Grade.PROBLEM, deaf(False, True, BERT)),
     ("multicast-unanswered", Grade.WARNING, deaf(None, None, BERT)),
     ("nobody-there", Grade.NOTE, deaf(None, None)),
+    ("nobody-there", Grade.NOTE, deaf(None, None, OWN_SECOND)),
     ("nobody-there", Grade.NOTE, deaf(None, None, peer(Outcome.SILENT, is_neighbour=True))),
     ("isolation", Grade.PROBLEM, deaf(None, None, peer(Outcome.SILENT))),
     ("isolation", Grade.WARNING, deaf(None, None, peer(Outcome.SILENT, Origin.REMEMBERED))),

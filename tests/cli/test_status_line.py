@@ -57,6 +57,17 @@ def test_a_load_is_followed_to_its_end() -> None:
     assert progress.note(note("shard.serving", model="m", layers="0:4")) and progress.text == ""
 
 
+def test_a_download_is_shown_until_its_weights_are_loaded() -> None:
+    progress = Progress()
+    assert not progress.note(note("weights.fetching", Level.DEBUG, percent=3))
+    assert progress.note(note("shard.fetch", model="m", layers="0:4"))
+    assert progress.text == "fetching layers 0:4 of m"
+    assert progress.note(note("weights.fetching", Level.DEBUG, percent=30))
+    assert progress.text == "[###-------]  30 % layers 0:4 of m: fetching from other nodes"
+    assert progress.note(note("shard.load", model="m", layers="0:4"))
+    assert progress.text == "loading layers 0:4 of m"
+
+
 @pytest.mark.parametrize(
     ("percent", "shown"), [(0, "[----------]   0 %"), (250, "[##########] 100 %"),
                            (None, "[----------]   0 %"), ("x", "[----------]   0 %")],

@@ -64,4 +64,4 @@ def test_nothing_else_is(wheel: zipfile.ZipFile) -> None:
 
 def test_the_command_is_installed_with_it(wheel: zipfile.ZipFile) -> None:
     (entry,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert "swarm = swarm.cli:main" in wheel.read(entry).decode()
+    assert "swarm = swarm.__main__:main" in wheel.read(entry).decode()

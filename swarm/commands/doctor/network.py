@@ -176,7 +176,9 @@ def _multicast_on(facts: Facts, seen: Multicast, where: str, card: Card | None) 
 
 def _nobody(facts: Facts, what: str, card: Card | None) -> Finding:
     """Nobody was heard, and nobody is known for sure to take part in multicast."""
-    near = [p for p in facts.peers if card is not None and card.reaches(p.found.address.host)]
+    own = {each.host for each in facts.cards}  # nodes of this machine tell nothing of the network
+    others = [p for p in facts.peers if p.found.address.host not in own]
+    near = [p for p in others if card is not None and card.reaches(p.found.address.host)]
     if any(peer.found.outcome is Outcome.MEMBER for peer in near):
         return Finding(
             Grade.WARNING, "multicast", "multicast-unanswered", what + " Unicast: yes.",
