@@ -30,6 +30,14 @@ class Dial:
 
 
 @dataclass(frozen=True, slots=True)
+class DialVia:
+    """Make a link to `peer` by way of `via`, a peer that is linked directly."""
+
+    peer: NodeId
+    via: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class CloseLink:
     peer: NodeId
     reason: str
@@ -149,6 +157,7 @@ class FetchLayers:
 Effect = (
     Send
     | Dial
+    | DialVia
     | CloseLink
     | ToWorker
     | StartWorker

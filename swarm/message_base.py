@@ -16,6 +16,8 @@ class Lane(Enum):
     CONTROL = "control"
     DATA = "data"
     BULK = "bulk"
+    RELAY = "relay"
+    """A leg of a relayed link: one message, then bytes of others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ on peer links (inside one AEAD record) and on the socketpair between daemon and 
 Only messages that declare a `payload` field may carry payload bytes.
 
 Those about sessions stand in `session_messages`, those about weights in `weight_messages`, those
-between a daemon and its worker in `worker_messages`, what all are made of in `message_base`; all
-names are imported from here.
+about relayed links in `relay_messages`, those between a daemon and its worker in `worker_messages`,
+what all are made of in `message_base`; all names are imported from here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ from swarm.message_base import Lane as Lane
 from swarm.message_base import Message as Message
 from swarm.message_base import RowType as RowType
 from swarm.message_base import StepKind as StepKind
+from swarm.relay_messages import TICKET_BYTES as TICKET_BYTES
+from swarm.relay_messages import RelayLeg as RelayLeg
+from swarm.relay_messages import RelayOffer as RelayOffer
+from swarm.relay_messages import RelayOpen as RelayOpen
+from swarm.relay_messages import RelayRefused as RelayRefused
 from swarm.session_messages import BANNED_IDS_MAX as BANNED_IDS_MAX
 from swarm.session_messages import BIAS_MAX as BIAS_MAX
 from swarm.session_messages import GUIDE_BYTES_MAX as GUIDE_BYTES_MAX
@@ -90,6 +95,8 @@ DATA_FRAME_LIMIT = 8 * 1024 * 1024 + 1024
 """Plaintext bytes of one data-lane message: rows of a chunk are cut to fit 8 MiB."""
 BULK_FRAME_LIMIT = 128 * 1024 + 1024
 """Plaintext bytes of one bulk-lane message."""
+RELAY_FRAME_LIMIT = 256
+"""Plaintext bytes of the one message of a relay leg."""
 PAYLOAD_LIMIT = 8 * 1024 * 1024
 
 _PREFIX = struct.Struct(">BH")
@@ -317,6 +324,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
     MirrorTo, History, Receipt, Step, FileRequest, FileChunk,
     HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
+    RelayOpen, RelayOffer, RelayRefused, RelayLeg,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,

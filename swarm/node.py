@@ -11,8 +11,8 @@ from dataclasses import replace
 from random import Random
 
 from swarm.config import Config
-from swarm.discovery.addresses import AddressBook, Source
-from swarm.effects import Dial, Effect, SavePeers, Send, Tell, ToWorker
+from swarm.discovery.addresses import Source
+from swarm.effects import Effect, SavePeers, Send, Tell, ToWorker
 from swarm.errors import NoRoute, RemoteProtocolError
 from swarm.fetch_facts import FetchFact
 from swarm.gossip.gossip import Gossip, GossipMessage
@@ -41,12 +41,13 @@ from swarm.messages import (
 from swarm.node_picture import About as About
 from swarm.node_picture import CoverNews, Picture
 from swarm.node_view import interest_in
+from swarm.node_ways import Ways
 from swarm.node_worker import WorkerCare
 from swarm.notes import FieldValue, Level, note
 from swarm.routing.cost import SwarmView
 from swarm.routing.origins import Origins
 from swarm.routing.planner import ViewPlanner
-from swarm.routing.reach import Reach, Standing
+from swarm.routing.reach import Standing
 from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
 from swarm.shard.kv_blocks import KvPools
@@ -79,11 +80,11 @@ class NodeCore:
         self.config = config
         self._now = 0.0
         self._gossip = Gossip(about.node, signer, config.gossip, incarnation, rng)
-        self._book = AddressBook(about.node, config.discovery, rng)
         self._hosting = hosting
         self._pools = KvPools()
         self._picture = Picture(about, self._gossip, hosting, self._pools)
-        self._reach = Reach(config.routing, self._picture.links)
+        self._ways = Ways(about.node, config, self._picture, rng)
+        self._book, self._reach = self._ways.book, self._ways.reach
         self._relay = Relay(about.node, config.routing, self._pools, hosting.model_len_max)
         self._worker = WorkerCare(config, hosting, self._relay, self._picture.market)
         self._origins = Origins(
@@ -106,9 +107,7 @@ class NodeCore:
     def start(
         self, seeds: tuple[Address, ...], remembered: tuple[Address, ...], now: float
     ) -> None:
-        for source, addresses in ((Source.SEED, seeds), (Source.REMEMBERED, remembered)):
-            for address in addresses:
-                self._book.sighted(None, (address,), source, now)
+        self._ways.start(seeds, remembered, now)
         self._hosting.start()
         self._publish(now)
         self._settle(now)
@@ -139,20 +138,25 @@ class NodeCore:
     def addresses_changed(self, addresses: tuple[Address, ...], now: float) -> None:
         if addresses != self._picture.addresses:
             self._picture.addresses = addresses
-            self._book.own_addresses(addresses)
-            self._book.network_changed(now)
+            self._ways.moved(addresses, now)
             self._publish(now)
             self._settle(now)
 
     # ------------------------------------------------------------ links
 
     def link_up(
-        self, peer: NodeId, incarnation: Incarnation, address: Address | None, now: float
+        self,
+        peer: NodeId,
+        incarnation: Incarnation,
+        address: Address | None,
+        now: float,
+        *,
+        via: NodeId | None = None,
     ) -> None:
-        """`address`: where the peer was dialled; None when it dialled us."""
-        self._picture.link_up(peer)
+        """`address`: where the peer was dialled; None when it dialled us. `via`: by whose way."""
+        self._picture.link_up(peer, via)
         self._gossip.link_up(peer, incarnation, now, is_dialled=address is not None)
-        self._book.link_up(peer, address, now)
+        self._ways.link_up(peer, address, via, now)
         self._gossip.seeds(self._book.seed_nodes())
         self._out.append(SavePeers(self._book.remembered()))
         self._origins.joined(peer)
@@ -162,11 +166,11 @@ class NodeCore:
         self._settle(now)
 
     def link_down(self, peer: NodeId, cause: str, *, orderly: bool, now: float) -> None:
+        self._ways.link_down(peer, orderly=orderly, now=now)
         self._picture.link_down(peer)
         self._sentinel.vigil.forget(peer)
         self._origins.forget(peer)
         self._gossip.link_down(peer, orderly, now)
-        self._book.link_down(peer, now)
         self._origins.node_failed(peer, FailureCode.LINK_DOWN, cause, now)
         self._relay.neighbour_failed(peer, FailureCode.LINK_DOWN, cause)
         self._settle(now)
@@ -183,16 +187,18 @@ class NodeCore:
     def dial_failed(
         self, addresses: tuple[Address, ...], expected: NodeId | None, now: float
     ) -> None:
-        self._book.dial_failed(Dial(addresses, expected), now)
-        if expected is not None:
-            self._gossip.dial_failed(expected, now)
-            self._reach.dial_failed(expected, self._picture.life_of(expected), now)
+        if missed := self._ways.dial_failed(addresses, expected, now):
+            self._gossip.dial_failed(missed, now)
+        self._settle(now)
+
+    def relay_failed(self, peer: NodeId, via: NodeId, now: float) -> None:
+        if missed := self._ways.relay_failed(peer, via, now):
+            self._gossip.dial_failed(missed, now)
         self._settle(now)
 
     def reached_self(self, addresses: tuple[Address, ...], now: float) -> None:
         """A dial to these ended at this very node."""
-        for address in addresses:
-            self._book.reached_self(address)
+        self._ways.reached_self(addresses)
         self._settle(now)
 
     def sighted(self, node: NodeId, addresses: tuple[Address, ...], now: float) -> None:
@@ -270,7 +276,7 @@ class NodeCore:
         if _is_due(self._gossip.next_deadline(), now):
             self._gossip.tick(now)
         if _is_due(self._book.next_deadline(), now):
-            self._out += self._book.tick(now)
+            self._ways.tick(self._in_use, now)
         if _is_due(self._hosting.next_deadline(), now):
             self._hosting.tick(self._picture.rivals(), now)
         self._publish_if_changed(now)
@@ -324,8 +330,7 @@ class NodeCore:
         """Dial members that have the model; False when there is nobody to be dialled."""
         self._now = now
         strangers = self._picture.dialable_holders(model_id, self._reach, now)
-        for node in strangers:
-            self._reach.want(node, now, by_session=False)
+        self._ways.want(strangers, now)
         self._settle(now)
         return bool(strangers)
 
@@ -404,13 +409,8 @@ class NodeCore:
 
     def _reach_out(self, now: float) -> bool:
         """Dial whom sessions need; True when they were told of somebody out of reach."""
-        for peer in self._relay.take_wishes():
-            self._reach.want(peer, now)
-        if not self._reach.has_news:
-            return False
-        for peer in self._reach.take_dials():
-            self._out += self._book.dial_now(peer, now)
-        lost = self._reach.take_lost()
+        lost = self._ways.reach_out(self._relay.take_wishes(), now)
+        self._out += self._ways.take_effects()
         for peer in lost:
             self._origins.out_of_reach(peer, now)
         return bool(lost)

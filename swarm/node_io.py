@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 from swarm.effects import (
     CloseLink,
     Dial,
+    DialVia,
     Effect,
     Failed,
     FetchLayers,
@@ -32,7 +33,6 @@ from swarm.effects import (
 from swarm.errors import ConfigError
 from swarm.fetch_facts import FetchFact
 from swarm.link.link_io import SELF_DIALLED, Links, Peer
-from swarm.link.traffic import KINDS, TrafficCounts
 from swarm.messages import (
     FileChunk,
     FileRequest,
@@ -45,14 +45,15 @@ from swarm.messages import (
 )
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
+from swarm.node_links_io import link_speeds, vitals
 from swarm.node_streams_io import GenerationIo as GenerationIo
 from swarm.node_streams_io import NoteStream as NoteStream
 from swarm.notes import Level, Note, NoteSink, note
 from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
-from swarm.snapshot import ModelView, RouteCost, Snapshot, Vitals
-from swarm.terms import Address, LinkSpeed, ModelId, NodeId, Order, SessionId
+from swarm.snapshot import ModelView, RouteCost, Snapshot
+from swarm.terms import Address, ModelId, NodeId, Order, SessionId, short
 from swarm.weights.serve_io import ServePorts
 from swarm.weights.store_io import ModelStore
 from swarm.weights.weights_io import WeightPorts, Weights
@@ -171,7 +172,9 @@ class NodeIo:
 
     def link_up(self, peer: Peer) -> None:
         dialled = peer.address if peer.dialled else None
-        self._core.link_up(peer.node, peer.incarnation, dialled, self._now())
+        if peer.via is not None:
+            dialled = None
+        self._core.link_up(peer.node, peer.incarnation, dialled, self._now(), via=peer.via)
         self._link_came.set()
         self._carry_out()
 
@@ -207,6 +210,12 @@ class NodeIo:
             self._core.reached_self(addresses, self._now())
         else:
             self._core.dial_failed(addresses, expected, self._now())
+        self._carry_out()
+
+    def relay_failed(self, peer: NodeId, via: NodeId, reason: str) -> None:
+        self._tell(note("link.relay_failed", Level.DEBUG, peer=short(peer), via=short(via),
+                        reason=reason))  # fmt: skip
+        self._core.relay_failed(peer, via, self._now())
         self._carry_out()
 
     def copy_met(self, address: Address, yields: bool) -> None:
@@ -269,16 +278,8 @@ class NodeIo:
         return self._core.models(self._parts.clock())
 
     def snapshot(self) -> Snapshot:
-        return replace(self._core.snapshot(self._parts.clock()), vitals=self._vitals())
-
-    def _vitals(self) -> Vitals:
-        traffic = TrafficCounts() if self._links is None else self._links.traffic()
-        return Vitals(
-            self._stalls,
-            self._stall_s,
-            tuple(zip(KINDS, traffic.received, strict=True)),
-            tuple(zip(KINDS, traffic.sent, strict=True)),
-        )
+        found = vitals(self._links, self._stalls, self._stall_s)
+        return replace(self._core.snapshot(self._parts.clock()), vitals=found)
 
     def explain(
         self, model_id: ModelId, prompt_count: int, max_tokens: int, count: int
@@ -344,6 +345,9 @@ class NodeIo:
             case Dial():
                 if self._links is not None:
                     self._links.dial(effect.addresses, effect.expected)
+            case DialVia():
+                if self._links is not None:
+                    self._links.dial_via(effect.peer, effect.via)
             case CloseLink():
                 if self._links is not None:
                     self._links.close(effect.peer, effect.reason)
@@ -486,14 +490,8 @@ class NodeIo:
         self._timer = None
         if now >= self._stats_at + LINK_STATS_INTERVAL_S:
             self._stats_at = now
-            self._read_link_stats(now)
+            unknown_bytes_s = self._core.config.routing.unknown_goodput_bytes_s
+            for speed in link_speeds(self._links, unknown_bytes_s):
+                self._core.link_measured(speed, now)
         self._core.tick(now)
         self._carry_out()
-
-    def _read_link_stats(self, now: float) -> None:
-        for peer in self._links.peers() if self._links is not None else ():
-            stats = self._links.stats(peer.node) if self._links is not None else None
-            if stats is None or stats.rtt_s is None:
-                continue
-            goodput = stats.goodput_bytes_s or self._core.config.routing.unknown_goodput_bytes_s
-            self._core.link_measured(LinkSpeed(peer.node, stats.rtt_s, goodput), now)

@@ -70,6 +70,8 @@ class Picture:
         self._hosting = hosting
         self._pools = pools
         self.links: dict[NodeId, LinkSpeed | None] = {}
+        self.relayed: dict[NodeId, NodeId] = {}
+        """Of these, those that go by way of another peer, and of which."""
         self.addresses = about.addresses
         self.leaving = False
         self.changed = True
@@ -82,15 +84,34 @@ class Picture:
 
     # ------------------------------------------------------------ links
 
-    def link_up(self, peer: NodeId) -> None:
+    def link_up(self, peer: NodeId, via: NodeId | None) -> None:
         self.links[peer] = None
+        if via is not None:
+            self.relayed[peer] = via
         self._links_revision += 1
         self.changed = True
 
     def link_down(self, peer: NodeId) -> None:
         self.links.pop(peer, None)
+        self.relayed.pop(peer, None)
         self._links_revision += 1
         self.changed = True
+
+    def middles(self, peer: NodeId) -> list[NodeId]:
+        """Peers linked directly: first those that say they have a direct link to `peer`, by the
+        sum of both round trips; then the others, which may have one since."""
+        ranked = []
+        for middle, own in self.links.items():
+            member = self._gossip.member(middle)
+            if middle in self.relayed or middle == peer or member is None:
+                continue
+            told = member.dynamic.links if member.dynamic is not None else ()
+            theirs = next((link for link in told if link.peer == peer), None)
+            if theirs is not None and theirs.relayed:
+                continue
+            rtt_s = (own.rtt_s if own else 0.0) + (theirs.rtt_s if theirs else 0.0)
+            ranked.append((theirs is None, rtt_s, middle))
+        return [middle for _, _, middle in sorted(ranked)]
 
     def link_measured(self, speed: LinkSpeed) -> None:
         if self.links[speed.peer] != speed:

@@ -197,7 +197,8 @@ def link_views(
     pairs: dict[tuple[NodeId, NodeId], LinkView] = {}
     for node, link in told:
         pair = (min(node, link.peer), max(node, link.peer))
-        pairs.setdefault(pair, LinkView(node, link.peer, link.rtt_s, link.goodput_bytes_s))
+        view = LinkView(node, link.peer, link.rtt_s, link.goodput_bytes_s, link.relayed)
+        pairs.setdefault(pair, view)
     return tuple(pairs[pair] for pair in sorted(pairs))
 
 

@@ -63,6 +63,8 @@ class LinkView:
     peer: NodeId
     rtt_s: float
     goodput_bytes_s: float
+    relayed: bool = False
+    """It goes by way of a third node."""
 
 
 @dataclass(frozen=True, slots=True)

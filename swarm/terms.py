@@ -167,6 +167,8 @@ class LinkSpeed:
     peer: NodeId
     rtt_s: float
     goodput_bytes_s: float
+    relayed: bool = False
+    """The link goes by way of a third node; the figures are those of the whole way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,13 +46,25 @@ class Recorder:
         self.faults_expected = 0
         """An assertion that fails inside an event ends as one of these, so they are counted."""
         self._changed = asyncio.Event()
+        self._hidden: set[NodeId] = set()
+
+    def hide(self, node: NodeId) -> None:
+        """From now on it is as if nothing came from `node`."""
+        self._hidden.add(node)
+        self.up.pop(node, None)
+        self.log = [entry for entry in self.log if node not in entry]
+        self.notes.clear()
 
     def link_up(self, peer: Peer) -> None:
+        if peer.node in self._hidden:
+            return
         assert peer.node not in self.up, "two ups in a row"
         self.up[peer.node] = peer
         self._add("up", peer.node)
 
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
+        if peer in self._hidden:
+            return
         del self.up[peer]
         self._add("down", peer, cause, orderly)
 
@@ -63,6 +75,8 @@ class Recorder:
         self._changed.set()
 
     def heard(self, peer: NodeId) -> None:
+        if peer in self._hidden:
+            return
         assert peer in self.up
         self.heard_count += 1
         self._changed.set()
@@ -71,6 +85,13 @@ class Recorder:
         self, addresses: tuple[Address, ...], expected: NodeId | None, reason: str
     ) -> None:
         self._add("dial_failed", expected, reason)
+
+    def relay_failed(self, peer: NodeId, via: NodeId, reason: str) -> None:
+        """Where the node in the middle is hidden, a dial is a dial."""
+        if via in self._hidden:
+            self.dial_failed((), peer, reason)
+        else:
+            self._add("relay_failed", peer, via, reason)
 
     def lane_writable(self, peer: NodeId) -> None:
         self._add("writable", peer)
@@ -156,7 +177,9 @@ def tcp_links(build: Build, identity: Identity, events: Recorder) -> TcpLinks:
     return TcpLinks(credentials, build.config, events, surroundings)
 
 
-KINDS: dict[str, Callable[[Build, Identity, Recorder], Any]] = {"tcp": tcp_links}
+HUB = Build(protocol=ProtocolRange(1, 9), config=dataclasses.replace(CONFIG, relay_bytes_s=1 << 40))
+KINDS = ("tcp", "relayed")
+HUB_SEED = 1 << 64
 
 
 class Bench:
@@ -167,6 +190,8 @@ class Bench:
         self._nodes: list[LinkNode] = []
         self._seeds = itertools.count(1)
         self.seeds: dict[NodeId, int] = {}
+        self.hub: LinkNode | None = None
+        """The node in the middle of all relayed links, once there is one."""
 
     async def node(self, build: Build | None = None) -> LinkNode:
         build = build or Build()
@@ -174,11 +199,28 @@ class Bench:
         identity = Identity(seed.to_bytes(32, "big"))
         self.seeds[identity.node_id] = seed
         events = Recorder()
-        links = KINDS[self._kind](build, identity, events)
+        links = tcp_links(build, identity, events)
         address = await links.listen("127.0.0.1", 0)
         node = LinkNode(links, events, address, identity)
+        if self._kind == "relayed" and build.key == KEY:
+            await self._join_hub(node)
         self._nodes.append(node)
         return node
+
+    async def _join_hub(self, node: LinkNode) -> None:
+        """Every other node is dialled by the hub, so that legs are made in either direction."""
+        if self.hub is None:
+            identity, events = Identity(HUB_SEED.to_bytes(32, "big")), Recorder()
+            links = tcp_links(HUB, identity, events)
+            self.hub = LinkNode(links, events, await links.listen("127.0.0.1", 0), identity)
+        if len(self._nodes) % 2:
+            self.hub.links.dial([node.address], node.id)
+        else:
+            node.links.dial([self.hub.address], self.hub.id)
+        await node.linked_to(self.hub)
+        await self.hub.linked_to(node)
+        node.links = ByWayOfHub(node, self.hub, self._nodes)
+        node.events.hide(self.hub.id)
 
     async def pair(self, first: Build | None = None, second: Build | None = None) -> Pair:
         """Two linked nodes; the first has dialled."""
@@ -189,10 +231,36 @@ class Bench:
         return Pair(left, right)
 
     async def close(self) -> None:
-        for node in self._nodes:
+        for node in [*self._nodes, *([self.hub] if self.hub else [])]:
             await node.links.close_all("the test is over")
             assert not node.events.noted("link.close_incomplete")
             assert len(node.events.noted("link.fault")) == node.events.faults_expected
+
+
+class ByWayOfHub:
+    """Links of a node that reaches the other nodes of its bench by way of the hub alone."""
+
+    def __init__(self, node: LinkNode, hub: LinkNode, others: list[LinkNode]) -> None:
+        self._own = node.links
+        self._hub = hub
+        self._others = others
+
+    def dial(self, addresses: Sequence[Address], expected: NodeId | None) -> None:
+        if expected is not None:
+            self._own.dial_via(expected, self._hub.id)
+            return
+        living = {other.address: other.id for other in self._others}
+        for address in addresses:
+            if address in living:
+                self._own.dial_via(living[address], self._hub.id)
+            else:
+                self._own.dial([address], None)
+
+    def peers(self) -> tuple[Peer, ...]:
+        return tuple(peer for peer in self._own.peers() if peer.node != self._hub.id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
 
 
 @dataclass(frozen=True, slots=True)

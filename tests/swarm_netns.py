@@ -83,6 +83,13 @@ class Lan:
         _ip("-n", self.hosts[index], "link", "set", "eth0", "up")
         _ip("-n", self.hosts[index], "route", "replace", "default", "dev", "eth0")
 
+    def part(self, one: int, other: int) -> None:
+        """The two hosts drop all that comes from each other, as isolated clients of one radio do:
+        nobody is told."""
+        for here, there in ((one, other), (other, one)):
+            rule = ["iptables", "-w", "-A", "INPUT", "-s", self.address(there), "-j", "DROP"]
+            _ip("netns", "exec", self.hosts[here], *rule)
+
     def connect_inside(self, index: int) -> _Inside:
         return _Inside(self.hosts[index])
 

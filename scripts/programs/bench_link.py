@@ -1,11 +1,13 @@
-"""What a link costs on loopback, with both ends in one process: a handshake, the refusal of a
-stranger, an 8 KiB echo on the data lane, bulk in 4 MiB messages, and coming up.
+"""What a link costs on loopback, direct or by way of a third node, with all nodes in one process:
+a handshake, the refusal of a stranger, an 8 KiB echo on the data lane, bulk in 4 MiB messages, and
+coming up.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import sys
 import time
@@ -16,7 +18,7 @@ from rig import ROOT, console, print_machine, print_table, spread
 
 sys.path.insert(0, str(ROOT / "tests" / "link"))
 
-from link_pair import KEY, LOOPS, OTHER_KEY, Bench, Pair, run
+from link_pair import KEY, KINDS, LOOPS, OTHER_KEY, Bench, Pair, run
 
 from swarm.errors import HandshakeFailed
 from swarm.link.handshake import Credentials, Handshake
@@ -110,7 +112,7 @@ def main() -> None:
         ("handshake, both sides together, us", spread(micros(handshake, 100) for _ in range(5))),
         ("refusing a stranger, us", spread(micros(lambda: refusal(hello), 300) for _ in range(5))),
     ]
-    for loop in LOOPS:
+    for kind, loop in itertools.product(KINDS, LOOPS):
         echo, bulk, up = [], [], []
 
         async def scenario(
@@ -122,14 +124,14 @@ def main() -> None:
                 bulk.append(await bulk_megabytes_s(pair, 20))
                 up.append(await up_millis(pair, 10))
 
-        run(loop, "tcp", scenario)
+        run(loop, kind, scenario)
         rows += [
-            (f"8 KiB there and back, us ({loop})", spread(echo)),
-            (f"4 MiB messages, MB/s ({loop})", spread(bulk)),
-            (f"dial until up on both sides, ms ({loop})", spread(up)),
+            (f"8 KiB there and back, us ({kind}, {loop})", spread(echo)),
+            (f"4 MiB messages, MB/s ({kind}, {loop})", spread(bulk)),
+            (f"dial until up on both sides, ms ({kind}, {loop})", spread(up)),
         ]
     print_table("Links on loopback", ("what", "median (least to most)"), rows)
-    console.print("Everything runs in one thread, so these are sums over both ends.", style="dim")
+    console.print("Everything runs in one thread, so these are sums over all ends.", style="dim")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Damaged frames and hostile handshakes against links. The node must live, take nothing, and leave
-nothing behind. Exit code 1 where it did not.
+nothing behind. With `--kind relayed` its honest peer is reached by way of a third node, which
+damages what it passes on. Exit code 1 where something was taken or left.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from rig import ROOT, console, print_table
 
 sys.path.insert(0, str(ROOT / "tests" / "link"))
 
-from fuzzing import ATTACKS, FrameFuzzer, damage_a_live_link
-from link_pair import LOOPS, Bench, LinkNode, Pair, with_config
+from fuzzing import ATTACKS, FrameFuzzer, damage, damage_a_live_link
+from link_pair import KINDS, LOOPS, Bench, LinkNode, Pair, with_config
 
 from swarm.link.identity import Identity
 from swarm.link.noise import Cipher
@@ -53,6 +54,7 @@ class Tally:
     memory_frames: int = 0
     live_frames: int = 0
     live_links: int = 0
+    damaged_streams: int = 0
     handshakes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -63,6 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, default=0, help="damaged frames, instead of a time")
     parser.add_argument("--handshakes", type=int, default=0, help="hostile handshakes, likewise")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--kind", choices=KINDS, default="tcp")
     parser.add_argument("--loop", choices=sorted(LOOPS), default="uvloop")
     return parser.parse_args()
 
@@ -70,8 +73,9 @@ def arguments() -> argparse.Namespace:
 class Fuzz:
     """A linked pair under attack: `pair.left` is the target, `pair.right` its honest peer."""
 
-    def __init__(self, pair: Pair, rng: random.Random) -> None:
+    def __init__(self, pair: Pair, hub: LinkNode | None, rng: random.Random) -> None:
         self._pair = pair
+        self._hub = hub
         self._rng = rng
         self.tally = Tally()
         self.frames = FrameFuzzer(rng)
@@ -94,7 +98,28 @@ class Fuzz:
                 await self._frames_on_live_links()
             if not over[2]:
                 await self._handshakes()
+            if self._hub is not None:
+                await self._damage_in_the_middle(self._hub)
             await self._honest_peer_is_served()
+
+    async def _damage_in_the_middle(self, hub: LinkNode) -> None:
+        """Bytes that neither end sent come on one lane: the link ends, and a new one is made."""
+        left, right = self._pair.left, self._pair.right
+        opened = list(hub.links._relays.middle._open.values())
+        half = self._rng.choice(list(self._rng.choice(opened).halves.values()))
+        half._transport.write(damage(self._rng, self._rng.randbytes(self._rng.randrange(1, 80))))
+        half._transport.write(bytes(5))  # so that a length that was begun is whole
+        half._transport.write(b"\xff" * (self._rng.choice((64, 1 << 16))))
+        await self._ended(left, right)
+        await self._ended(right, left)
+        self.tally.damaged_streams += 1
+        left.links.dial([right.address], right.id)
+        await left.linked_to(right)
+        await right.linked_to(left)
+
+    @staticmethod
+    async def _ended(node: LinkNode, other: LinkNode) -> None:
+        await node.events.until(lambda: other.id not in node.events.up)
 
     def _frames_in_memory(self) -> None:
         for number in range(MEMORY_BATCH):
@@ -145,20 +170,21 @@ class Fuzz:
 async def fuzz(options: argparse.Namespace, trouble: list[dict[str, Any]]) -> tuple[Fuzz, Bench]:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: trouble.append(context))
-    bench = Bench("tcp")
+    bench = Bench(options.kind)
     pair = await bench.pair(with_config(handshakes_half_open_max=64), None)
-    run = Fuzz(pair, random.Random(options.seed))
+    run = Fuzz(pair, bench.hub, random.Random(options.seed))
     counted = bool(options.frames or options.handshakes)
     deadline = None if counted else time.monotonic() + options.seconds
     await run.run(Goal(deadline, options.frames, options.handshakes))
     await pair.left.events.until(lambda: len(pair.left.events.up) == 1)
     problems = run.tally.problems
     connections = len(pair.left.links._connections)
-    if connections > 2:
+    kept = 2 if bench.hub is None else 4
+    if connections > kept:
         await asyncio.sleep(pair.left.links._config.handshake_timeout_s + 1.0)
         connections = len(pair.left.links._connections)
-    if connections != 2:
-        problems.append(f"{connections} connections are left, not 2")
+    if connections != kept:
+        problems.append(f"{connections} connections are left, not {kept}")
     if pair.left.links._gate.half_open:
         problems.append(f"{pair.left.links._gate.half_open} half-open handshakes are left")
     await bench.close()
@@ -194,6 +220,7 @@ def main() -> int:
             ("  damaged and opened all the same", f"{frames.opened_falsely:,}"),
             ("damaged frames over live links", f"{tally.live_frames:,}"),
             ("  links made for them, all cut off", f"{tally.live_links:,}"),
+            ("streams damaged by the node in the middle", f"{tally.damaged_streams:,}"),
             ("hostile handshakes on the live listener", f"{tally.handshakes.total():,}"),
             *((f"  {name}", f"{count:,}") for name, count in sorted(tally.handshakes.items())),
             ("memory grown, MiB", f"{(process.memory_info().rss - memory_before) / 2**20:.0f}"),

@@ -63,6 +63,8 @@ class _Candidate:
     addresses: list[Address] = field(default_factory=list)
     """Best first: those that worked, then the newest sightings."""
     is_linked: bool = False
+    is_relayed: bool = False
+    """Linked by way of another node: a direct link is still sought, without haste."""
     is_remembered: bool = False
     failures: int = 0
     tried_at: float | None = None
@@ -162,20 +164,26 @@ class AddressBook:
         if fresh or source is Source.MDNS:
             self._hasten(candidate, now, fresh=bool(fresh))
 
-    def link_up(self, node: NodeId, address: Address | None, now: float) -> None:
+    def link_up(
+        self, node: NodeId, address: Address | None, now: float, *, is_relayed: bool = False
+    ) -> None:
         """`node` is linked; `address` is where it was dialled (None: it dialled us).
 
-        Also for a dial that reached a node which is linked already.
+        Also for a dial that reached a node which is linked already. `is_relayed`: by way of
+        another node, so that no address of it is proven.
         """
         candidate = self._candidate(node, is_linked=True)
         if candidate is None:
             return
         self._link_count += 1
-        candidate.is_linked, candidate.linked_order = True, self._link_count
+        candidate.is_linked, candidate.linked_order = not is_relayed, self._link_count
+        candidate.is_relayed = is_relayed
         candidate.is_dialling = False
-        self._dial_at(candidate, None)
         candidate.tried_at = candidate.linked_at = now
-        if address is None:
+        if is_relayed:
+            candidate.failures = 0
+        self._dial_at(candidate, now + self._pause_s(candidate, now) if is_relayed else None)
+        if address is None or is_relayed:
             return
         self._absorb(candidate, address)
         for other in self._candidates.values():
@@ -192,11 +200,11 @@ class AddressBook:
     def link_down(self, node: NodeId, now: float) -> None:
         """The link to `node` is gone: try to find it again, unless no link is needed."""
         candidate = self._candidates.get(node)
-        if candidate is None or not candidate.is_linked:
+        if candidate is None or not (candidate.is_linked or candidate.is_relayed):
             return
         if candidate.proven is not None:
             self._proven.pop(candidate.proven, None)
-        candidate.is_linked, candidate.proven = False, None
+        candidate.is_linked, candidate.is_relayed, candidate.proven = False, False, None
         has_lasted = now - candidate.linked_at >= LASTING_S
         candidate.failures = 0 if has_lasted else candidate.failures
         candidate.lost_at = now if has_lasted else None
@@ -369,6 +377,9 @@ class AddressBook:
         that a partition has cut, some pair tries soon after it heals.
         """
         config = self._config
+        if candidate.is_relayed:
+            pause_s = config.relayed_redial_s * (1 << min(candidate.failures, 3))
+            return pause_s * (0.5 + self._rng.random())
         if candidate.interest is Interest.DEPARTED:
             return config.departed_redial_s * (0.5 + self._rng.random())
         if candidate.interest is Interest.ABSENT and not candidate.linked_order:

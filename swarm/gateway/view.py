@@ -188,6 +188,7 @@ def _link(view: LinkView) -> Json:
         "peer": view.peer,
         "rtt_ms": _ms(view.rtt_s),
         "goodput_bytes_s": view.goodput_bytes_s,
+        "relayed": view.relayed,
     }
 
 

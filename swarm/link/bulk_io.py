@@ -47,7 +47,9 @@ class BulkLanes:
         if link is None or binding is None or not link.peer.dialled:
             return
         if peer not in self._lanes and peer not in self._dials:
-            self._dials[peer] = self._ports.dialler.open_bulk_lane(link.control, binding)
+            self._dials[peer] = self._ports.dialler.open_further_lane(
+                link.control, Lane.BULK, binding
+            )
 
     def has_room(self, peer: NodeId) -> bool:
         lane = self._lanes.get(peer)

@@ -1,4 +1,4 @@
-"""One TCP connection: its handshake, then sealed messages of one lane.
+"""One connection: its handshake, then sealed messages of one lane.
 
 A connection decides nothing about links: it tells its owner what happened. Whatever the other
 side sends ends at worst in `ended`, with a reason; nothing of it reaches the event loop. Where it
@@ -27,12 +27,13 @@ from swarm.link.sockets_io import (
 )
 from swarm.link.traffic import Traffic
 from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
-from swarm.terms import Address
+from swarm.terms import Address, NodeId
 
 _CONTROL = Lane.CONTROL
 _LINGER_S = 1.0
 """How long a goodbye may take to leave before the connection is broken off."""
 CLOSED_BY_PEER = "the peer closed the connection"
+CLOSED_BY_MIDDLE = "the connection by way of another node has ended"
 CLOSED_AT_HELLO = (
     "it closed the connection at the first message: it may belong to another swarm (check --key)"
 )
@@ -85,6 +86,10 @@ class ConnectionSetup:
     decode: Decode = decode
     traffic: Traffic = field(default_factory=Traffic)
     """Of all links."""
+    via: NodeId | None = None
+    """The node in the middle of a relayed connection."""
+    target: NodeId | None = None
+    """Who is to be reached by way of it; None for an accepted connection."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -94,6 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self.number = setup.number
         self.dialled = setup.address is not None
         self.address = setup.address or Address("", 0)
+        self.via = setup.via
+        self.target = setup.target
         self.established: Established | None = None
         self.proved = False
         """Whether the other side holds the swarm key."""
@@ -140,6 +147,34 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     @property
+    def lane(self) -> Lane:
+        """Of a dialled connection, or of one that has authenticated."""
+        lane = self._handshake.lane if self.established is None else self.established.lane
+        assert lane is not None
+        return lane
+
+    def adopt(self, transport: asyncio.Transport, rest: bytes) -> None:
+        """Begin on a connection that somebody else has made; `rest`: bytes that came already."""
+        transport.set_protocol(self)
+        self.connection_made(transport)
+        data = memoryview(rest)
+        while data and not self._ended:
+            space = self.get_buffer(len(data))
+            count = min(len(space), len(data))
+            space[:count] = data[:count]
+            self.buffer_updated(count)
+            data = data[count:]
+
+    def hand_over(self) -> tuple[asyncio.Transport, bytes]:
+        """The bare connection and what has come in on it; this object is done with it."""
+        assert self._transport is not None
+        transport, self._transport = self._transport, None
+        self._ended = True
+        self.settled()
+        self._owner.gone(self)
+        return transport, self._buffer.take_rest()
+
+    @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -177,7 +212,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if not self.dialled:
-            self.address = Address(remote_host(transport.get_extra_info("peername")), 0)
+            if self.via is None:
+                self.address = Address(remote_host(transport.get_extra_info("peername")), 0)
             if not self._owner.opened(self):
                 self.fail("too many handshakes at once")
                 return
@@ -209,6 +245,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _closed_by_peer(self) -> str:
+        if self.via is not None:
+            return CLOSED_BY_MIDDLE
         return CLOSED_AT_HELLO if self.dialled and self.bytes_in == 0 else CLOSED_BY_PEER
 
     def pause_writing(self) -> None:

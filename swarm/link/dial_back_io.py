@@ -35,7 +35,7 @@ class DialBacks:
         """Raises RemoteProtocolError for what is no port."""
         if not 0 < port < _PORT_LIMIT:
             raise RemoteProtocolError("a port to dial that is out of range")
-        if self._ration.take(self._clock()):
+        if connection.via is None and self._ration.take(self._clock()):
             task = asyncio.get_running_loop().create_task(self._dial(connection, port))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

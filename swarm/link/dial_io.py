@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from swarm.link.connection_io import Connection
@@ -16,12 +16,31 @@ SLOWER = "another address answered first"
 
 
 @dataclass(frozen=True, slots=True)
-class DialPorts:
-    """What dialling needs of its owner. `new_connection`: lane, binding, address."""
+class Destination:
+    """`target` by way of `via`, where these are given; else whoever lives at `address`."""
 
-    new_connection: Callable[[Lane, bytes, Address], Connection]
+    address: Address
+    via: NodeId | None = None
+    target: NodeId | None = None
+
+    @staticmethod
+    def of(connection: Connection) -> Destination:
+        """Where another lane of its link goes."""
+        return Destination(connection.address, connection.via, connection.target)
+
+
+@dataclass(frozen=True, slots=True)
+class DialPorts:
+    """What dialling needs of its owner.
+
+    new_connection  lane, binding, where it goes
+    connect_via     brings a connection about that goes by way of another node; raises OSError
+    """
+
+    new_connection: Callable[[Lane, bytes, Destination], Connection]
     round_failed: Callable[[DialRound], None]
     gone: Callable[[Connection], None]
+    connect_via: Callable[[Connection], Awaitable[None]]
 
 
 class Dialler:
@@ -36,21 +55,23 @@ class Dialler:
 
     def start(self, round_: DialRound) -> None:
         for address in round_.addresses:
-            connection = self._ports.new_connection(Lane.CONTROL, b"", address)
+            target = None if round_.via is None else round_.expected
+            destination = Destination(address, round_.via, target)
+            connection = self._ports.new_connection(Lane.CONTROL, b"", destination)
             self._rounds[connection] = (round_, address)
             self._start_connecting(connection)
 
     def open_data_lane(self, control: Connection, binding: bytes) -> None:
         """A second socket to the address that answered. Either lane's failure ends the other."""
-        data = self._ports.new_connection(Lane.DATA, binding, control.address)
+        data = self._ports.new_connection(Lane.DATA, binding, Destination.of(control))
         self._control_of[data] = control
         self._start_connecting(data)
 
-    def open_bulk_lane(self, control: Connection, binding: bytes) -> Connection:
-        """A third socket to that address. The link does not depend on it."""
-        bulk = self._ports.new_connection(Lane.BULK, binding, control.address)
-        self._start_connecting(bulk)
-        return bulk
+    def open_further_lane(self, control: Connection, lane: Lane, binding: bytes) -> Connection:
+        """One more socket to that address. The link does not depend on it."""
+        connection = self._ports.new_connection(lane, binding, Destination.of(control))
+        self._start_connecting(connection)
+        return connection
 
     def found(self, connection: Connection, node: NodeId) -> None:
         """Who lives at the address. A node that was not looked for leaves its round."""
@@ -72,7 +93,7 @@ class Dialler:
         for connection, (round_, _) in list(self._rounds.items()):
             if round_ is entry[0] and connection is not winner:
                 del self._rounds[connection]
-                self._give_up(connection, SLOWER)
+                self.give_up(connection, SLOWER)
 
     def linked(self, control: Connection) -> None:
         entry = self._rounds.pop(control, None)
@@ -84,7 +105,7 @@ class Dialler:
         if control is not None:
             control.fail(cause)
         for data in [d for d, c in self._control_of.items() if c is connection]:
-            self._give_up(data, cause)
+            self.give_up(data, cause)
         entry = self._rounds.pop(connection, None)
         if entry is not None:
             self._failed(*entry, cause)
@@ -102,7 +123,8 @@ class Dialler:
         if round_.failed(address, reason):
             self._ports.round_failed(round_)
 
-    def _give_up(self, connection: Connection, reason: str) -> None:
+    def give_up(self, connection: Connection, reason: str) -> None:
+        """Also while it is being made."""
         for task, connecting in self._tasks.items():
             if connecting is connection:
                 task.cancel()
@@ -118,6 +140,9 @@ class Dialler:
         port = connection.address.port
         try:
             async with asyncio.timeout(self._timeout_s):
+                if connection.via is not None:
+                    await self._ports.connect_via(connection)
+                    return True
                 hosts = await resolve(connection.address)
                 await _connect_first(connection, hosts, port)
         except (OSError, ValueError, OverflowError) as error:

@@ -17,10 +17,17 @@ class DialRound:
     failures: list[str] = field(default_factory=list)
     chosen: Address | None = None
     over: bool = False
+    via: NodeId | None = None
+    """The node by way of which `expected` is dialled; its id stands for the one address."""
 
     @staticmethod
     def start(addresses: tuple[Address, ...], expected: NodeId | None) -> DialRound:
         return DialRound(addresses, expected, list(addresses))
+
+    @staticmethod
+    def by_way_of(via: NodeId, target: NodeId) -> DialRound:
+        address = Address(via, 0)
+        return DialRound((address,), target, [address], via=via)
 
     def is_stranger(self, node: NodeId) -> bool:
         """Whether a node that answered is not the one this round looks for."""

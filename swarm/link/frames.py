@@ -21,6 +21,7 @@ from swarm.messages import (
     BULK_FRAME_LIMIT,
     CONTROL_FRAME_LIMIT,
     DATA_FRAME_LIMIT,
+    RELAY_FRAME_LIMIT,
     Lane,
     Message,
     encode,
@@ -32,6 +33,7 @@ FRAME_LIMITS = {
     Lane.CONTROL: CONTROL_FRAME_LIMIT,
     Lane.DATA: DATA_FRAME_LIMIT,
     Lane.BULK: BULK_FRAME_LIMIT,
+    Lane.RELAY: RELAY_FRAME_LIMIT,
 }
 """Plaintext bytes of one frame."""
 BUFFER_BYTES = 128 * 1024
@@ -195,6 +197,12 @@ class FrameBuffer:
             return None
         self._start = start + size
         return self._view[start + LENGTH_BYTES : start + size]
+
+    def take_rest(self) -> bytes:
+        """What came after the last whole body. The stream is somebody else's from here on."""
+        rest = bytes(self._view[self._start : self._end])
+        self._start = self._end = 0
+        return rest
 
     def _pending_bytes(self) -> int:
         """Size of the frame under way, length field included; 0 where unknown or not allowed."""

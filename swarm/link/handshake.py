@@ -177,6 +177,11 @@ class Handshake:
     def dials(self) -> bool:
         return self._lane is not None
 
+    @property
+    def lane(self) -> Lane | None:
+        """The dialler's; an accepter is told in the last message."""
+        return self._lane
+
     def start(self) -> bytes:
         """The dialler's first message."""
         ours = self._credentials

@@ -21,6 +21,7 @@ from swarm.messages import Lane
 from swarm.terms import Incarnation, NodeId
 
 ConnectionId = int
+DIRECT_NOW = "a direct link takes its place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +117,19 @@ class LinkTable:
     _early_data: dict[ConnectionId, Established] = field(default_factory=dict)
     """Accepted data lanes that overtook their control lanes; the handshake limit ends them."""
 
-    def objection(self, found: Established, *, dialled: bool, now: float) -> str | None:
+    def objection(
+        self, found: Established, *, dialled: bool, relayed: bool = False, now: float
+    ) -> str | None:
         """Why a connection that just authenticated is not wanted; None when it is."""
         if found.node == self.own:
             return None if found.is_copy else SELF_DIALLED
         if found.lane is Lane.DATA:
             return self._objection_to_data(found, dialled)
-        if found.lane is Lane.BULK:
-            return self._objection_to_bulk(found, dialled)
+        if found.lane in (Lane.BULK, Lane.RELAY):
+            return self._objection_to_further(found, dialled)
         up = self._up.get(found.node)
-        if up is not None and not self._may_replace(up, found, dialled, now):
+        is_better = up is not None and _is_shorter(up.peer, relayed=relayed)
+        if up is not None and not is_better and not self._may_replace(up, found, dialled, now):
             return ALREADY_LINKED
         if dialled and self._dialling(found):
             return ALREADY_LINKED
@@ -234,11 +238,11 @@ class LinkTable:
             return "a data lane without its control lane"
         return None
 
-    def _objection_to_bulk(self, found: Established, dialled: bool) -> str | None:
-        """A bulk lane belongs to a link that is up, and is dialled by whoever dialled that."""
+    def _objection_to_further(self, found: Established, dialled: bool) -> str | None:
+        """A further lane belongs to a link that is up, and is dialled by whoever dialled that."""
         link = self._up.get(found.node)
         if link is None or link.binding != found.binding or link.peer.dialled != dialled:
-            return "a bulk lane without its link"
+            return f"a {found.lane.value} lane without its link"
         return None
 
     def _join(self, link: _Link, data: ConnectionId, now: float) -> list[TableEffect]:
@@ -260,9 +264,13 @@ class LinkTable:
             return [Challenge(old.control, link.control)]
         if old is not None:
             newer = link.peer.incarnation
-            if settles and not self._supersedes(old, newer, link.peer.dialled, now):
+            is_same_life = newer == old.peer.incarnation
+            if is_same_life and _is_shorter(old.peer, relayed=link.peer.via is not None):
+                effects += self._end(old, DIRECT_NOW, orderly=True)
+            elif settles and not self._supersedes(old, newer, link.peer.dialled, now):
                 return self._end(link, ALREADY_LINKED, orderly=True)
-            effects += self._end(old, f"replaced by incarnation {newer}", orderly=False)
+            else:
+                effects += self._end(old, f"replaced by incarnation {newer}", orderly=False)
         self._pending.pop(link.control)
         link.up_since = now
         self._up[link.peer.node] = link
@@ -332,3 +340,8 @@ class LinkTable:
             and link.peer.node == found.node
             and link.binding == found.binding
         )
+
+
+def _is_shorter(standing: Peer, *, relayed: bool) -> bool:
+    """Whether a new link is direct where the one that stands is not."""
+    return standing.via is not None and not relayed

@@ -33,6 +33,8 @@ class Peer:
     """Whether this side dialled."""
     instance: bytes = b""
     """Which start of the node it is; b"" for a node that does not say."""
+    via: NodeId | None = None
+    """The node by way of which a relayed link goes; `address` is then unknown (no host, port 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ class LinkEvents(Protocol):
     ) -> None:
         """A `dial` ended without a new link to the expected node (or to any, when none was)."""
 
+    def relay_failed(self, peer: NodeId, via: NodeId, reason: str) -> None:
+        """A `dial_via` ended without a new link to the peer."""
+
     def lane_writable(self, peer: NodeId) -> None:
         """The data lane, busy until now, has drained."""
 
@@ -98,6 +103,13 @@ class Links(Protocol):
 
         Any member of the swarm becomes a link, but only `expected`, where given, ends the dial.
         The outcome comes as `link_up` or `dial_failed`.
+        """
+
+    def dial_via(self, peer: NodeId, via: NodeId) -> None:
+        """Make a link to `peer` by way of `via`, a peer that is linked directly.
+
+        Such a link is like any other, sealed from end to end, and gives way to a direct one. The
+        outcome comes as `link_up` or `relay_failed`.
         """
 
     def send(self, peer: NodeId, message: Message) -> bool:

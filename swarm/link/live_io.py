@@ -107,12 +107,17 @@ def peer_of(connection: Connection, found: Established) -> Peer:
     """Who is at the other end of a connection that authenticated."""
     dialled = connection.dialled
     address = connection.address
+    if connection.via is not None:
+        address = Address("", 0)
+    elif not dialled:
+        address = Address(address.host, found.listening_port)
     return Peer(
         node=found.node,
         public_key=found.public_key,
         incarnation=found.incarnation,
-        address=address if dialled else Address(address.host, found.listening_port),
+        address=address,
         protocol=found.protocol,
         dialled=dialled,
         instance=found.instance,
+        via=connection.via,
     )

@@ -1,21 +1,25 @@
-"""`Links` over TCP: listening, dialling, and carrying out what the link table orders."""
+"""`Links` over TCP, direct or by way of another node: listening, dialling, and carrying out what
+the link table orders."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import PurePath
 from typing import assert_never
 
 from swarm.config import LinkConfig
-from swarm.link.admission import Bucket, HandshakeGate, NoteBudget, ReplayCache
+from swarm.link.admission import Bucket, HandshakeGate, ReplayCache
 from swarm.link.bulk_io import BulkLanes, BulkPorts
-from swarm.link.connection_io import CLOSED_BY_PEER, Connection, ConnectionSetup
+from swarm.link.connection_io import (
+    CLOSED_BY_MIDDLE,
+    CLOSED_BY_PEER,
+    Connection,
+    ConnectionSetup,
+)
 from swarm.link.dial_back_io import DialBacks
-from swarm.link.dial_io import SLOWER, Dialler, DialPorts
+from swarm.link.dial_io import SLOWER, Destination, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
 from swarm.link.frames import Encoder
 from swarm.link.handshake import Credentials, Established, Handshake
@@ -43,8 +47,9 @@ from swarm.link.link_io import (
 )
 from swarm.link.live_io import ContestPorts, Contests, LiveLink, peer_of
 from swarm.link.quality import Upkeep
-from swarm.link.sockets_io import printable
+from swarm.link.relay_io import LOST, RELAY_MESSAGES, RelayPorts, Relays
 from swarm.link.surroundings import Surroundings as Surroundings
+from swarm.link.telling import Telling
 from swarm.link.traffic import Traffic, TrafficCounts
 from swarm.messages import (
     DialBack,
@@ -56,15 +61,10 @@ from swarm.messages import (
     Message,
     Ping,
     Pong,
+    RelayLeg,
 )
-from swarm.notes import Level, note
 from swarm.terms import Address, Incarnation, NodeId, short
 
-_NOTES_PER_S = 5.0
-_NOTES_BURST = 20.0
-_FAULTS_PER_S = 1 / 60
-_FAULTS_BURST = 10.0
-"""Notes of own faults: what a peer sets off once it can set off again on its next link."""
 _CLOSE_TIMEOUT_S = 3.0
 """`close_all` waits no longer for sockets to go; a goodbye lingers for a second."""
 _INQUIRIES_PER_S = 0.5
@@ -73,7 +73,7 @@ _INQUIRIES_BURST = 8.0
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN, LOOKED_ONLY)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 _DIAL_BACK = (DialBack, DialedBack)
-_OWN = frozenset((*_UPKEEP, *_DIAL_BACK, KeyInUse))
+_OWN = frozenset((*_UPKEEP, *_DIAL_BACK, *RELAY_MESSAGES, KeyInUse, RelayLeg))
 """Messages that links do not hand on."""
 
 
@@ -93,15 +93,13 @@ class TcpLinks:
         self._events = events
         self._clock = surroundings.clock
         self._entropy = surroundings.entropy
-        self._notes = surroundings.notes
+        self._telling = Telling(surroundings.notes, surroundings.clock)
         self._decode = surroundings.decode
         self._table = LinkTable(
             credentials.identity.node_id, TableLimits(config.links_max, config.handshake_timeout_s)
         )
         self._gate = HandshakeGate(config.handshakes_half_open_max, config.handshakes_per_second)
         self._replays = ReplayCache()
-        self._note_budget = NoteBudget(_NOTES_PER_S, _NOTES_BURST)
-        self._fault_budget = NoteBudget(_FAULTS_PER_S, _FAULTS_BURST)
         self._inquiries = Bucket(_INQUIRIES_PER_S, _INQUIRIES_BURST)
         self._dial_backs = DialBacks(surroundings.clock, surroundings.wall_clock)
         contests = ContestPorts(self._contest_answered, self._contest_unanswered)
@@ -114,10 +112,14 @@ class TcpLinks:
         self._live: dict[int, LiveLink] = {}
         """The same by the number of either connection."""
         self._upkeep_timer: asyncio.TimerHandle | None = None
-        ports = DialPorts(self._dialled, self._round_failed, self.gone)
+        ports = DialPorts(self._dialled, self._round_failed, self.gone, self._connect_via)
         self._dialler = Dialler(ports, config.dial_timeout_s)
         shared = BulkPorts(self._links, self._live, self._table, self._dialler, events, self._clock)
         self._bulk = BulkLanes(shared, config.bulk_idle_s)
+        between = RelayPorts(
+            self._links, self._table, self._dialler, self._offered, self._clock, self._entropy
+        )
+        self._relays = Relays(between, config)
         self._deferred: list[Callable[[], None]] = []
         self._servers: list[asyncio.Server] = []
         self._closing = False
@@ -143,6 +145,10 @@ class TcpLinks:
             self._dialler.start(round_)
         else:
             self._defer(partial(self._events.dial_failed, (), expected, "no address to dial"))
+
+    def dial_via(self, peer: NodeId, via: NodeId) -> None:
+        if not self._closing:
+            self._dialler.start(DialRound.by_way_of(via, peer))
 
     def send(self, peer: NodeId, message: Message) -> bool:
         link = self._links.get(peer)
@@ -177,6 +183,7 @@ class TcpLinks:
         for server in self._servers:
             server.close()
         self._contests.close()
+        self._relays.close()
         if self._upkeep_timer is not None:
             self._upkeep_timer.cancel()
         await self._dialler.close(reason)
@@ -191,8 +198,7 @@ class TcpLinks:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await self._all_gone
             except TimeoutError:
-                left = len(self._connections)
-                self._notes(note("link.close_incomplete", Level.WARNING, connections=left))
+                self._telling.close_incomplete(len(self._connections))
         self._flush()
 
     # ------------------------------------------------------------ what connections tell
@@ -211,8 +217,12 @@ class TcpLinks:
 
     def objection(self, connection: Connection, found: Established) -> str | None:
         self._dialler.found(connection, found.node)
-        dialled = connection.dialled
-        objection = self._table.objection(found, dialled=dialled, now=self._clock())
+        objection = self._table.objection(
+            found,
+            dialled=connection.dialled,
+            relayed=connection.via is not None,
+            now=self._clock(),
+        )
         return objection or self._dialler.objection(connection)
 
     def authenticated(self, connection: Connection, found: Established) -> None:
@@ -223,6 +233,9 @@ class TcpLinks:
         number, now = connection.number, self._clock()
         if found.lane is Lane.BULK:
             self._bulk.authenticated(connection, found.node)
+            return
+        if found.lane is Lane.RELAY:
+            self._relays.authenticated(connection, found.node)
             return
         if found.lane is Lane.DATA:
             effects = self._table.data_ready(number, found, dialled=connection.dialled, now=now)
@@ -242,6 +255,10 @@ class TcpLinks:
             if link is not None:
                 self._events.heard(link.peer.node)
             return True
+        if isinstance(message, RelayLeg):
+            if connection.established is not None:
+                self._relays.leg_named(connection, connection.established.node, message)
+            return True
         if isinstance(message, _DIAL_BACK):
             if isinstance(message, DialBack):
                 self._dial_backs.asked(connection, message.port)
@@ -258,6 +275,9 @@ class TcpLinks:
             link.upkeep_received(message, self._clock())
             if link.challenges and isinstance(message, Pong):
                 self._contests.pong_received(link, message)
+        elif isinstance(message, RELAY_MESSAGES):
+            self._events.heard(link.peer.node)
+            self._relays.received(link, message)
         else:
             self._events.message_received(link.peer.node, message)
         return True
@@ -276,7 +296,7 @@ class TcpLinks:
 
     def ended(self, connection: Connection, cause: str, orderly: bool) -> None:
         self._gate.gone(connection.number)
-        if self._bulk.ended(connection):
+        if self._bulk.ended(connection) or self._relays.ended(connection, cause):
             return
         if connection.number not in self._live and not self._closing:
             self._note_refusal(connection, cause)
@@ -285,21 +305,8 @@ class TcpLinks:
         self._dialler.ended(connection, cause)
 
     def broken(self, connection: Connection, error: Exception) -> None:
-        suppressed = self._fault_budget.take(self._clock())
-        if suppressed is None:
-            return
         found = connection.established
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        self._notes(
-            note(
-                "link.fault",
-                Level.ERROR,
-                peer="" if found is None else short(found.node),
-                error=printable(f"{type(error).__name__}: {error}"),
-                where=f"{PurePath(last.filename).name}:{last.lineno}",
-                suppressed=suppressed,
-            )
-        )
+        self._telling.fault("" if found is None else short(found.node), error)
 
     def gone(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
@@ -346,16 +353,7 @@ class TcpLinks:
         control.settled()
         data.settled()
         self._dialler.linked(control)
-        self._notes(
-            note(
-                "link.up",
-                peer=short(up.peer.node),
-                address=str(up.peer.address),
-                dialled=up.peer.dialled,
-                incarnation=up.peer.incarnation,
-                protocol=up.peer.protocol,
-            )
-        )
+        self._telling.up(up.peer)
         # The first ping is also what tells the other side that this link was chosen.
         link.tick(self._clock())
         if self._upkeep_timer is None:
@@ -368,16 +366,9 @@ class TcpLinks:
         link = self._links.pop(down.peer)
         del self._live[link.control.number], self._live[link.data.number]
         self._bulk.link_gone(down.peer, down.cause)
-        level = Level.INFO if down.orderly else Level.WARNING
-        self._notes(
-            note(
-                "link.down",
-                level,
-                peer=short(down.peer),
-                cause=down.cause,
-                orderly=down.orderly,
-            )
-        )
+        self._telling.down(down)
+        for relayed in self._relays.link_gone(down.peer):
+            asyncio.get_running_loop().call_soon(relayed.fail, LOST)
 
     def _tell_down(self, down: LinkDown) -> None:
         self._events.link_down(down.peer, down.cause, down.orderly)
@@ -413,18 +404,7 @@ class TcpLinks:
             connection = self._connections.get(number)
             if connection is not None:
                 connection.send(KeyInUse(other.address))
-        suppressed = self._note_budget.take(self._clock())
-        if suppressed is not None:
-            self._notes(
-                note(
-                    "link.copied",
-                    Level.WARNING,
-                    peer=short(seen.standing_peer.node),
-                    address=str(seen.standing_peer.address),
-                    other=str(seen.newcomer_peer.address),
-                    suppressed=suppressed,
-                )
-            )
+        self._telling.copied(seen)
 
     def _copy_met(self, connection: Connection, found: Established) -> None:
         address = peer_of(connection, found).address
@@ -441,28 +421,51 @@ class TcpLinks:
     # ------------------------------------------------------------ making connections
 
     def _accepted(self) -> Connection:
+        return self._accepter(None)
+
+    def _offered(self, via: NodeId) -> Connection:
+        """For a stream that comes by way of `via`."""
+        return self._accepter(Destination(Address("", 0), via))
+
+    def _accepter(self, origin: Destination | None) -> Connection:
         def is_fresh(ephemeral: bytes) -> bool:
             return self._replays.is_fresh(ephemeral, self._clock())
 
         handshake = Handshake.accepter(self._credentials, self._entropy, is_fresh)
-        return self._new_connection(handshake, None)
+        return self._new_connection(handshake, None, origin)
 
-    def _dialled(self, lane: Lane, binding: bytes, address: Address) -> Connection:
+    def _dialled(self, lane: Lane, binding: bytes, destination: Destination) -> Connection:
         handshake = Handshake.dialler(self._credentials, self._entropy, lane, binding)
-        return self._new_connection(handshake, address)
+        return self._new_connection(handshake, destination.address, destination)
 
-    def _new_connection(self, handshake: Handshake, address: Address | None) -> Connection:
+    def _connect_via(self, connection: Connection) -> Awaitable[None]:
+        return self._relays.connect(connection)
+
+    def _new_connection(
+        self, handshake: Handshake, address: Address | None, other: Destination | None
+    ) -> Connection:
         self._last_number += 1
         setup = ConnectionSetup(
-            self._last_number, handshake, address, self._encode, self._decode, self._traffic
+            self._last_number,
+            handshake,
+            address,
+            self._encode,
+            self._decode,
+            self._traffic,
+            via=None if other is None else other.via,
+            target=None if other is None else other.target,
         )
         connection = Connection(setup, self._config, self)
         self._connections[setup.number] = connection
         return connection
 
     def _round_failed(self, round_: DialRound) -> None:
-        if not self._closing:
-            self._flush()
+        if self._closing:
+            return
+        self._flush()
+        if round_.via is not None and round_.expected is not None:
+            self._events.relay_failed(round_.expected, round_.via, round_.reason)
+        else:
             self._events.dial_failed(round_.addresses, round_.expected, round_.reason)
 
     # ------------------------------------------------------------ telling
@@ -478,11 +481,8 @@ class TcpLinks:
 
     def _note_refusal(self, connection: Connection, cause: str) -> None:
         """A connection ended before its link was up. Quiet where that is in the order of things."""
-        quiet = cause in _QUIET or (connection.proved and cause == CLOSED_BY_PEER)
-        suppressed = None if quiet else self._note_budget.take(self._clock())
-        if suppressed is None:
+        is_closed = connection.proved and cause in (CLOSED_BY_PEER, CLOSED_BY_MIDDLE)
+        if cause in _QUIET or is_closed or connection.via is not None:
             return
-        event = "link.dial_failed" if connection.dialled else "link.refused"
-        level = Level.INFO if connection.dialled else Level.WARNING
-        address = str(connection.address) if connection.dialled else connection.address.host
-        self._notes(note(event, level, address=address, cause=cause, suppressed=suppressed))
+        where = str(connection.address) if connection.dialled else connection.address.host
+        self._telling.refused(where, cause, dialled=connection.dialled)

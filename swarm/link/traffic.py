@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KINDS = ("upkeep", "gossip", "sessions", "rows", "files")
-_OF_TENS = (0, 1, 1, 2, 2, 3, 4)
+_OF_TENS = (0, 1, 1, 2, 2, 3, 4, 0)
 """Messages are numbered by what they are for: 10 to 29 are gossip's, and so on."""
 
 

@@ -29,12 +29,17 @@ class Avoidance:
 
     def __init__(self) -> None:
         self._nodes: dict[NodeId, float] = {}
+        self._unlinked: set[NodeId] = set()
         self._wires: dict[tuple[NodeId, NodeId], float] = {}
         self._silent: dict[tuple[NodeId, NodeId], float] = {}
         """Those of the wires that went silent, and from when on they are better than none."""
 
-    def node(self, node: NodeId, now: float) -> None:
+    def node(self, node: NodeId, now: float, *, is_unlinked: bool = False) -> None:
+        """`is_unlinked`: what failed was the link to it, so that a new one changes everything."""
         self._nodes[node] = now + AVOID_S
+        self._unlinked.discard(node)
+        if is_unlinked:
+            self._unlinked.add(node)
 
     def wire(self, a: NodeId, b: NodeId, code: FailureCode, now: float) -> None:
         """`a` reports that it cannot reach `b`. A broken link may be up again at once."""
@@ -56,9 +61,12 @@ class Avoidance:
             self._drop(pair)
 
     def joined(self, a: NodeId, b: NodeId) -> None:
-        """The two have a link."""
+        """The two have a link; `a` is the origin."""
         for pair in ((a, b), (b, a)):
             self._drop(pair)
+        if b in self._unlinked:
+            self._unlinked.discard(b)
+            self._nodes.pop(b, None)
 
     def _drop(self, pair: tuple[NodeId, NodeId]) -> None:
         self._wires.pop(pair, None)

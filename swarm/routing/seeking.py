@@ -67,8 +67,8 @@ class RouteSeeker:
             self.exact = False
             self._classes = present
 
-    def failed(self, node: NodeId, now: float) -> None:
-        self.avoidance.node(node, now)
+    def failed(self, node: NodeId, now: float, *, is_unlinked: bool = False) -> None:
+        self.avoidance.node(node, now, is_unlinked=is_unlinked)
         self.held.pop(node, None)
         self.followers.pop(node, None)
 

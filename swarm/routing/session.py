@@ -265,7 +265,7 @@ class OriginSession(FollowedSession):
         self._lose_hop(node, FailureCode.LEAVING, "the node is leaving", now)
 
     def _lose_hop(self, node: NodeId, code: FailureCode, detail: str, now: float) -> None:
-        self._seeker.failed(node, now)
+        self._seeker.failed(node, now, is_unlinked=code is FailureCode.LINK_DOWN)
         self._tell("session.hop_failed", Level.INFO, node=short(node), code=code.name.lower(),
                    detail=detail, position=len(self._ids))  # fmt: skip
         self._reroute(f"{cause_of(code)}: node {short(node)}", now)

@@ -35,6 +35,10 @@ from swarm.messages import (
     Receipt,
     RecordKind,
     Records,
+    RelayLeg,
+    RelayOffer,
+    RelayOpen,
+    RelayRefused,
     RowType,
     SessionProgress,
     SignedRecord,
@@ -63,6 +67,10 @@ SAMPLES: tuple[Message, ...] = (
     Holding(ModelId("0" * 32), bytes(40)),
     PieceRequest(ModelId("0" * 32), 7, 1),
     PieceSlice(ModelId("0" * 32), 7, 1, 0, bytes(100)),
+    RelayOpen(bytes(16), NodeId("a" * 32), Lane.DATA),
+    RelayOffer(bytes(16), NodeId("a" * 32), Lane.BULK),
+    RelayRefused(bytes(16), "no"),
+    RelayLeg(bytes(16)),
 )
 
 

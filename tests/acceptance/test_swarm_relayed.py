@@ -1,0 +1,96 @@
+"""Two hosts that cannot reach each other, and two that both can reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import swarm_netns
+from swarm_http import Json
+from swarm_netns import Lan
+from swarm_procs import Node, NodePlan, Swarm
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.skipif(swarm_netns.why_not() is not None, reason=str(swarm_netns.why_not())),
+]
+
+NORTH, MIDDLE, SOUTH, SPARE = range(4)
+NAMES = ("north", "middle", "south", "spare")
+BODY: dict[str, Any] = {
+    "model": "smollm2", "prompt": "Rain falls on", "max_tokens": 32, "ignore_eos": True, "seed": 5,
+}  # fmt: skip
+SERVING_DEADLINE_S = 240.0
+HALF_BYTES = int((16 * 14_200_000 + 2 * 113_300_000) / 0.7) + (256 << 20)
+"""Room for half of the layers, its ends and work space."""
+
+
+@pytest.fixture
+def lan() -> Iterator[Lan]:
+    with Lan(4, "r") as made:
+        made.part(NORTH, SOUTH)
+        yield made
+
+
+def plan(lan: Lan, index: int, **more: Any) -> NodePlan:
+    return NodePlan(
+        NAMES[index],
+        listen="0.0.0.0:0",
+        gateway="127.0.0.1:8000",
+        mdns=True,
+        namespace=lan.hosts[index],
+        connect=lan.connect_inside(index),
+        **more,
+    )
+
+
+def serves(node: Node) -> Json | None:
+    shards = node.view(node.state()).get("shards", [])
+    return shards[0] if shards and shards[0]["state"] == "serving" else None
+
+
+def way(node: Node, other: Node) -> bool | None:
+    """Whether the link between the two is relayed, as `node` measured it; None: there is none."""
+    links = node.state()["links"]
+    pair = {node.node_id, other.node_id}
+    return next((link["relayed"] for link in links if {link["node"], link["peer"]} == pair), None)
+
+
+def test_downloads_answers_and_failover_by_way_of_a_third_host(
+    tmp_path: Path, lan: Lan, smollm2: Path
+) -> None:
+    """South has no files: all that it serves comes from north, through the middle."""
+    with Swarm(tmp_path) as swarm:
+        middle = swarm.start(plan(lan, MIDDLE))
+        north = swarm.start(plan(lan, NORTH, model=smollm2, layers="0:15"))
+        swarm.wait(lambda: serves(north), "north to serve", SERVING_DEADLINE_S)
+        memory = ("--memory", str(HALF_BYTES))
+        south = swarm.start(plan(lan, SOUTH, takes_part=True, extra=memory))
+        held = swarm.wait(lambda: serves(south), "south to serve", SERVING_DEADLINE_S)
+        assert (held["start"], held["stop"]) == (15, 30)
+        swarm.wait(lambda: way(north, south), "the link to be a relayed one", 30.0)
+
+        undisturbed = middle.ask(**BODY).finish()
+        answer = north.ask(**BODY).finish()
+        assert answer.ids == undisturbed.ids
+        assert {entry["node"] for entry in answer.swarm["route"]} == {north.node_id, south.node_id}
+
+        spare = swarm.start(plan(lan, SPARE))
+        swarm.wait(
+            lambda: way(spare, north) is False and way(spare, south) is False,
+            "the spare host to be linked to both",
+            30.0,
+        )
+        answer = north.ask(**BODY)
+        answer.read_to(8)
+        moment = time.monotonic()
+        middle.kill()
+        swarm.await_note(north, "link.down", since=moment)
+        answer.finish()
+        assert answer.error is None
+        assert answer.ids == undisturbed.ids
+        assert way(north, south)
