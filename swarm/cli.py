@@ -17,6 +17,7 @@ from swarm.commands import (
     chat_io,
     doctor_io,
     explain_io,
+    invite_io,
     join_io,
     key_io,
     keys_io,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 for part in (
     join_io,
+    invite_io,
     status_io,
     map_io,
     chat_io,

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+Invite = Annotated[
+    str | None, typer.Argument(metavar="[INVITE]", help="What `swarm invite` printed elsewhere.")
+]
 Models = Annotated[
     list[str] | None,
     typer.Option(

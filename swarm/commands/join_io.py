@@ -10,9 +10,12 @@ from typing import Annotated
 import typer
 
 from swarm import flags
+from swarm.commands.invite_io import check_invite
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
+from swarm.discovery.invite import parse_invite
 from swarm.errors import ConfigError
 from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
+from swarm.terms import Address
 from swarm.weights.hub import hub_name
 
 LEAVE_MARGIN_S = 15.0
@@ -23,6 +26,7 @@ app = typer.Typer()
 
 @app.command()
 def join(
+    invite: flags.Invite = None,
     model: flags.Models = None,
     layers: flags.Layers = None,
     memory: flags.Memory = None,
@@ -52,7 +56,7 @@ def join(
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object a line.")] = False,
 ) -> None:
     """Run this machine's node until Ctrl-C or `swarm leave`."""
-    _check_key(key, open_swarm=open_swarm)
+    key, peers = _swarm(invite, key, peer or (), open_swarm=open_swarm)
     paths, names = _from_the_hub(model or [], served_model_name or [])
     options = JoinOptions(
         model=paths,
@@ -63,7 +67,7 @@ def join(
         threads=threads,
         gateway=None if gateway is None else parse_address(gateway),
         listen=None if listen is None else parse_address(listen),
-        peers=tuple(parse_address(text) for text in peer or ()),
+        peers=peers,
         key=key,
         open_swarm=open_swarm,
         home=home.expanduser(),
@@ -84,9 +88,20 @@ def join(
     raise typer.Exit(run(options))
 
 
-def _check_key(key: str | None, *, open_swarm: bool) -> None:
-    if key is not None and open_swarm:
-        raise ConfigError("--key and --open exclude each other: give one of them")
+def _swarm(
+    invite: str | None, key: str | None, peers: Sequence[str], *, open_swarm: bool
+) -> tuple[str | None, tuple[Address, ...]]:
+    """The key and the members to dial. Raises ConfigError."""
+    if (key is not None) + open_swarm + (invite is not None) > 1:
+        raise ConfigError("an invite, --key and --open exclude each other: give one of them")
+    addresses = tuple(parse_address(text) for text in peers)
+    if invite is None:
+        return key, addresses
+    from swarm.link.identity import SwarmKey
+
+    found = parse_invite(invite)
+    check_invite(found)
+    return SwarmKey(found.secret).text, (*addresses, *found.addresses)
 
 
 def _from_the_hub(

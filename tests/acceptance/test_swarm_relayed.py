@@ -71,7 +71,7 @@ def test_downloads_answers_and_failover_by_way_of_a_third_host(
         memory = ("--memory", str(HALF_BYTES))
         south = swarm.start(plan(lan, SOUTH, takes_part=True, extra=memory))
         held = swarm.wait(lambda: serves(south), "south to serve", SERVING_DEADLINE_S)
-        assert (held["start"], held["stop"]) == (15, 30)
+        assert 0 < held["start"] <= 15 and held["stop"] == 30
         swarm.wait(lambda: way(north, south), "the link to be a relayed one", 30.0)
 
         undisturbed = middle.ask(**BODY).finish()
