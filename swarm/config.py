@@ -49,16 +49,16 @@ class LinkConfig:
     """Afterwards. A longer one is later to see that a path has become slower or faster; a shorter
     one costs each node two messages a link and interval."""
     relay_streams_max: int = 192
-    """Streams of others that this node passes on (a relayed link has two, and one more for
-    weights). Each costs two sockets and up to about four times `relay_buffer_bytes`."""
+    """Streams of others that this node passes on: two or three a relayed link. Each costs two
+    sockets and up to about four times `relay_buffer_bytes`."""
     relay_streams_per_peer_max: int = 48
     """Of those, streams that begin or end at one peer."""
     relay_buffer_bytes: int = 256 * 1024
-    """Of one stream and direction, waiting here because the far side reads slower. Larger: more
-    goodput where a round trip takes long, and more memory."""
+    """Of one stream and direction, waiting for a slower far side. Larger: more goodput over long
+    round trips, and more memory."""
     relay_bytes_s: int = 64 * MIB
-    """Rows and weights passed on for others, over all streams: the machine's own lanes must not
-    wait for them. About half of a gigabit network by default; control is not slowed."""
+    """Rows and weights of others, over all streams, about half of a gigabit network: the machine's
+    own lanes must not wait for them. Control is not slowed."""
     contest_s: float = 1.0
     """When a linked node shows up as another start of it, the link that stands must answer within
     this time, or it gives way. Longer delays only restarts whose old link ended without a sound;
@@ -85,8 +85,7 @@ class DiscoveryConfig:
     """An absent member that was never linked here is tried every `redial_max_s` by about so many
     nodes of a large swarm, and by the others as much more seldom."""
     relayed_redial_s: float = 30.0
-    """A peer that is linked by way of another node is dialled directly this often, at first; the
-    pauses double three times. Lower finds an opened firewall sooner, and costs a dial each time."""
+    """A peer linked by way of another is dialled directly this often; pauses double three times."""
     departed_redial_s: float = 300.0
     """Who left in good order is looked for this seldom; it will dial when it is back."""
     remembered_peers_max: int = 64
