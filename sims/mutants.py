@@ -10,6 +10,7 @@ from typing import Any
 
 from sims import world
 from sims.ablations import ABLATIONS, Ablation, Patch, _entry
+from swarm import mover
 from swarm.discovery.addresses import AddressBook, Interest
 from swarm.effects import Generated, Reply
 from swarm.errors import NoRoute
@@ -17,12 +18,15 @@ from swarm.gossip.judge import Judge
 from swarm.kernels.history import Past, TokenHistory
 from swarm.link.live_io import Contests
 from swarm.link.tcp_io import TcpLinks
+from swarm.mover import Mover
 from swarm.node_io import GenerationIo
 from swarm.routing import hop_session, outbox, recovery, relay, session, session_watch
+from swarm.routing.moves import Move
 from swarm.routing.relay import Relay
 from swarm.routing.seeking import RouteSeeker
 from swarm.routing.session import OriginSession
 from swarm.routing.vigil import Vigil
+from swarm.terms import LayerRange
 
 HASTY_S = 0.02
 
@@ -201,6 +205,27 @@ def _history_guard() -> tuple[Patch, ...]:
     return ((session_watch, "histories", lambda *given: []),)
 
 
+def _layers_to_spare() -> tuple[Patch, ...]:
+    """Whoever would like other layers takes them at once, also who holds its own alone."""
+    usual = world.quick_config
+
+    def restless() -> Any:
+        base = usual()
+        return replace(base, moves=replace(base.moves, look_s=0.1, window_s=0.0))
+
+    def anybody(count: int, holders: Any, copies: int, gain: float) -> Move | None:
+        wanted = [Move(h.node, LayerRange(0, h.room_layers)) for h in holders if h.may_move]
+        held = {h.node: h.layers for h in holders}
+        return next((move for move in wanted if held[move.node] != move.layers), None)
+
+    return (
+        (world, "quick_config", restless),
+        (mover, "improvement", anybody),
+        (mover, "repairs", lambda count, holders: ()),
+        (Mover, "_is_spared", lambda self, h, plan, rivals: True),
+    )
+
+
 _MORE = (
     _entry("same work", "moved boundary", 1, "ids equal the oracle", _same_work),
     _entry("due token", "double death", 1, "each position once", _due_token),
@@ -217,6 +242,7 @@ _MORE = (
     _entry("pauses for the absent", "gateway lost", 1, "bounded", _pauses_for_the_absent),
     _entry("history", "penalties", 1, "ids equal the oracle", _history),
     _entry("history told", "penalties", 1, "reroutes have causes", _history_guard),
+    _entry("layers to spare", "just enough memory", 1, "moves keep cover", _layers_to_spare),
     _entry("late words", "mixed", 2, "no fault of our own", _late_words),
 )
 

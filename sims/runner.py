@@ -31,6 +31,7 @@ from sims.invariants_members import (
     NoUnfairPenalty,
     ViewsConverge,
 )
+from sims.invariants_moves import MovesKeepCover
 from sims.invariants_pace import BoundedStall, CausedReroutes
 from sims.loop import Deadlock, Livelock
 from sims.machine import SECOND_NS
@@ -42,6 +43,7 @@ ALL: tuple[type[Invariant], ...] = (
     OutboxBudget, Credits, BoundedStall, CausedReroutes,
     NoLivingBuried, NoResurrection, LivesApart, ViewsConverge, NoUnfairPenalty, NoFalseCopies,
     CopiesAreTold, NoTaskLeft, ShortQueues, PacedDials, BoundedTalk, NoFaults,
+    MovesKeepCover,
 )  # fmt: skip
 
 ANSWER_LIMIT_S = 60.0

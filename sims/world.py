@@ -150,6 +150,10 @@ class World(Faults):
         routing = replace(self.config.routing, outbox_bytes_max=SMALL_OUTBOX_BYTES)
         self.config = replace(self.config, routing=routing)
 
+    def want_copies(self, count: int) -> None:
+        """Owners of machines that are added from now on wish for so many copies of each layer."""
+        self.config = replace(self.config, shard=replace(self.config.shard, copies=count))
+
     def serving(self, layers: tuple[int, int] | None, **more: object) -> NodeSpec:
         """A machine that has the model, and serves these layers (None: chooses them)."""
         checkpoints = ((MODEL_PATH, self.checkpoint),)

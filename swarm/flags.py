@@ -58,6 +58,10 @@ PrefixCaching = Annotated[
 EnforceEager = Annotated[
     bool | None, typer.Option("--enforce-eager", help="No captured decode steps.")
 ]
+Copies = Annotated[
+    int | None,
+    typer.Option(min=1, max=64, help="How often the swarm shall hold every layer, if it can."),
+]
 Exact = Annotated[
     bool | None,
     typer.Option("--exact/--no-exact", help="A row's bits do not depend on its batch."),

@@ -6,8 +6,22 @@ from dataclasses import dataclass
 from enum import Enum
 
 from swarm.config import ShardConfig
-from swarm.messages import KV_BLOCK_TOKENS, Inspected, Loaded
-from swarm.terms import LayerRange, NodeId, ShardSpeed, ShardState
+from swarm.messages import KV_BLOCK_TOKENS, Begin, Inspected, Loaded, RowType, Run, StepKind
+from swarm.terms import (
+    LayerRange,
+    NodeId,
+    NumericClass,
+    Sampling,
+    SessionId,
+    ShardInfo,
+    ShardSpeed,
+    ShardState,
+)
+
+POOL_BLOCKS_MAX = 1 << 15
+"""Of one model's pool: a million positions. More would seldom be used, and counting them costs."""
+ASSUMED_LOAD_S = 0.5
+"""Of one layer, on a node that has loaded nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,16 @@ class Hosted:
     """Layers whose weights are to be had; None: all."""
     fetched: LayerRange | None = None
     """Layers whose weights have come from peers."""
+    next: LayerRange | None = None
+    """Layers that it is to serve instead of those that it serves."""
+    is_parting: bool = False
+    """Others are told that it loads what is next; who uses it still is being moved away."""
+    former: LayerRange | None = None
+    """What it served before those that are being loaded."""
+    is_barred: bool = False
+    """It stays with what it has for a while."""
+    layer_load_s: float = ASSUMED_LOAD_S
+    """One layer, as it took last."""
 
     @property
     def weight_bytes(self) -> int:
@@ -92,6 +116,44 @@ class Rival:
     layers: LayerRange
     state: ShardState
     decode_s_per_layer: float
+    next: LayerRange | None = None
+    room_layers: int = 0
+    load_s: float = 0.0
+    copies: int = 0
+    """As in `ShardInfo`."""
+    is_doubtful: bool = False
+    """Its node is suspected to be gone."""
+
+
+def shard_info(h: Hosted, inspected: Inspected, layers: LayerRange, state: ShardState) -> ShardInfo:
+    """What is said of it to others, but for memory and plans."""
+    loaded = h.loaded if state is ShardState.SERVING else None
+    spec = inspected.spec
+    return ShardInfo(
+        model_id=spec.model_id,
+        layers=layers,
+        embed=layers.start == 0,
+        head=layers.stop == spec.layer_count,
+        numeric_class=loaded.numeric_class if loaded else NumericClass(""),
+        state=state,
+        kv_bytes_per_token_layer=(loaded or inspected).kv_bytes_per_token_layer,
+        kv_capacity_bytes=0,
+        row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
+        guides=loaded is not None and loaded.guides,
+    )
+
+
+def trial_orders(inspected: Inspected, loaded: Loaded, session: SessionId) -> tuple[Begin, Run]:
+    """Orders that a worker which is well answers at once, by refusing a run without rows."""
+    layers, embed = loaded.layers, loaded.layers.start == 0
+    row_type = RowType.IDS if embed else loaded.row_type
+    part = LayerRange(layers.start, layers.start + 1)
+    model_id = inspected.spec.model_id
+    head = part.stop == inspected.spec.layer_count
+    return (
+        Begin(session, 1, model_id, part, embed, head, 1, 1, Sampling(temperature=0.0)),
+        Run(session, 1, 0, 1, StepKind.PREFILL, row_type, 0),
+    )
 
 
 def block_bytes(kv_bytes_per_token_layer: int, layers: LayerRange) -> int:

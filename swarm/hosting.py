@@ -17,27 +17,30 @@ all runs for seconds, and sessions would take that for a hop that is stuck.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from swarm.config import ShardConfig
 from swarm.effects import Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
-from swarm.hosted import ANNOUNCED, DONE, UNDECIDED, Hosted, Stage, block_bytes, weight_bytes
+from swarm.hosted import (
+    DONE,
+    POOL_BLOCKS_MAX,
+    Hosted,
+    Stage,
+    block_bytes,
+    weight_bytes,
+)
 from swarm.hosted import Budget as Budget
 from swarm.hosted import Rival as Rival
 from swarm.hosted import Wish as Wish
+from swarm.hosted_shards import HostedShards
 from swarm.messages import (
-    KV_BLOCK_TOKENS,
-    Begin,
     Inspect,
     Inspected,
     Load,
     Loaded,
     LoadProgress,
     Message,
-    RowType,
-    Run,
     SpeedReport,
-    StepKind,
     WorkerFailed,
 )
 from swarm.notes import Level, note
@@ -45,21 +48,12 @@ from swarm.routing.placement import (
     Capacity,
     Served,
     choose_layers,
-    layers_that_fit,
     plan_layers,
 )
-from swarm.shard.kv_blocks import PoolShape
 from swarm.terms import (
     LayerRange,
     ModelId,
-    ModelSpec,
     NodeId,
-    NumericClass,
-    PoolKind,
-    Sampling,
-    SessionId,
-    ShardInfo,
-    ShardSpeed,
     ShardState,
 )
 
@@ -67,11 +61,9 @@ PLANNED_TOGETHER_MAX = 6
 """Nodes whose layers are chosen in one plan; it takes some milliseconds of each one's loop."""
 UNMEASURED_S = 0.001
 """Per layer and token, of a node that has loaded nothing yet."""
-POOL_BLOCKS_MAX = 1 << 15
-"""Of one model's pool: a million positions. More would seldom be used, and counting them costs."""
 
 
-class Hosting:
+class Hosting(HostedShards):
     """What this node serves and is about to serve."""
 
     def __init__(
@@ -83,11 +75,9 @@ class Hosting:
         cache_dir: str,
     ) -> None:
         """`budget` holds until the worker, which sees the device, says what it may take."""
+        super().__init__(wishes, budget, config)
         self._me = me
-        self._config = config
         self._cache_dir = cache_dir
-        self._budget = budget
-        self._hosted = [Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
         self._restart_at: float | None = None
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
@@ -96,101 +86,6 @@ class Hosting:
         """Set when shards or models changed; whoever publishes them clears it."""
         self.revision = 0
         """Rises whenever shards or speeds may have changed."""
-
-    # ------------------------------------------------------------ views
-
-    @property
-    def model_len_max(self) -> int:
-        """Positions of the longest sequence its owner wants served; 0: any."""
-        return self._config.max_model_len
-
-    def models(self) -> tuple[ModelSpec, ...]:
-        return tuple(h.inspected.spec for h in self._hosted if h.inspected is not None)
-
-    def manifests(self) -> dict[ModelId, tuple[str, str]]:
-        """Per model the checkpoint's path and the path of its manifest."""
-        return {
-            h.inspected.spec.model_id: (h.wish.path, h.inspected.manifest_path)
-            for h in self._hosted
-            if h.inspected is not None
-        }
-
-    def shards(self) -> tuple[ShardInfo, ...]:
-        """As announced: intentions too."""
-        return tuple(
-            self._info(h, h.inspected, h.layers)
-            for h in self._hosted
-            if h.stage in ANNOUNCED and h.inspected is not None and h.layers is not None
-        )
-
-    def speeds(self, room_bytes: Callable[[ModelId], int]) -> tuple[ShardSpeed, ...]:
-        """`room_bytes`: what a model's KV pool has left for new sessions."""
-        return tuple(
-            ShardSpeed(
-                h.speed.model_id,
-                h.speed.decode_s_per_layer,
-                h.speed.decode8_s_per_layer,
-                h.speed.prefill_s_per_token_layer,
-                h.speed.head_s,
-                h.speed.queue_s,
-                room_bytes(h.speed.model_id),
-            )
-            for h in self._hosted
-            if h.stage is Stage.SERVING and h.speed is not None
-        )
-
-    def speed_of(self, model_id: ModelId) -> ShardSpeed | None:
-        h = self._of_model(model_id)
-        return None if h is None else h.speed
-
-    def weight_bytes_of(self, model_id: ModelId) -> int:
-        """Of the layers chosen or loaded."""
-        h = self._of_model(model_id)
-        return 0 if h is None else h.weight_bytes
-
-    def trial(self, session: SessionId) -> tuple[Begin, Run] | None:
-        """Orders that a worker which is well answers at once, by refusing a run without rows: one
-        whose device hangs does not come to that."""
-        h = next((h for h in self._hosted if h.stage is Stage.SERVING), None)
-        if h is None or h.inspected is None or h.loaded is None:
-            return None
-        layers, embed = h.loaded.layers, h.loaded.layers.start == 0
-        row_type = RowType.IDS if embed else h.loaded.row_type
-        part = LayerRange(layers.start, layers.start + 1)
-        model_id = h.inspected.spec.model_id
-        head = part.stop == h.inspected.spec.layer_count
-        return (
-            Begin(session, 1, model_id, part, embed, head, 1, 1, Sampling(temperature=0.0)),
-            Run(session, 1, 0, 1, StepKind.PREFILL, row_type, 0),
-        )
-
-    @property
-    def kv_capacity_bytes(self) -> int:
-        """What the owner's allowance leaves beside the weights that are loaded or chosen."""
-        weights = sum(h.weight_bytes for h in self._hosted)
-        return max(0, self._budget.weights + self._budget.kv - weights)
-
-    def pools(self) -> tuple[PoolShape, ...]:
-        """The KV pool of each model that is served. Models for which the worker made none share, by
-        the same rules, what memory the pools leave."""
-        served = [h for h in self._hosted if h.stage is Stage.SERVING]
-        found = [(h, h.loaded) for h in served if h.loaded is not None]
-        made = sum(_block_bytes_of(loaded) * loaded.kv_blocks for _, loaded in found)
-        unmade = sum(not loaded.kv_blocks for _, loaded in found)
-        share = max(0, self.kv_capacity_bytes - made) // max(1, unmade)
-        return tuple(self._pool(h.loads, loaded, share) for h, loaded in found)
-
-    def _pool(self, load: int, loaded: Loaded, share: int) -> PoolShape:
-        size = _block_bytes_of(loaded)
-        is_whole = loaded.prefix_unit % KV_BLOCK_TOKENS == 0
-        unit = loaded.prefix_unit if is_whole and self._config.enable_prefix_caching else 0
-        return PoolShape(
-            model_id=loaded.model_id,
-            load=load,
-            capacity=loaded.kv_blocks or min(share // size, POOL_BLOCKS_MAX),
-            block_bytes=size,
-            kind=PoolKind(loaded.kv_blocks > 0, unit, loaded.reuses_generated),
-        )
 
     def next_deadline(self) -> float | None:
         due = self._restart_at
@@ -223,6 +118,8 @@ class Hosting:
         if h is not None and h.stage is Stage.FETCHING and h.layers == layers and h.inspected:
             h.fetched = layers
             self._load(h, h.inspected, layers)
+        elif h is not None and h.next == layers:
+            h.fetched = layers
 
     def layers_short(self, model_id: ModelId, obtainable: frozenset[int], now: float) -> None:
         """Nobody has the weights of some layers any more: choose among those to be had."""
@@ -231,11 +128,59 @@ class Hosting:
             h.obtainable, h.layers, h.turns = obtainable, None, 0
             h.stage, h.deadline = Stage.SETTLING, now
             self.changed = True
+        elif h is not None:
+            self.intend(model_id, None)
 
     def fetch_failed(self, model_id: ModelId, reason: str) -> None:
         h = self._of_model(model_id)
         if h is not None and h.stage is Stage.FETCHING:
             self._give_up(h, reason)
+        elif h is not None:
+            self.intend(model_id, None)
+
+    # ------------------------------------------------------------ moves, as `mover` decides
+
+    def intend(self, model_id: ModelId, layers: LayerRange | None) -> None:
+        """What is served now is to be given up for these; None: it is not, after all."""
+        h = self._of_model(model_id)
+        if h is not None and (h.next != layers or h.is_parting):
+            h.next, h.is_parting, self.changed = layers, False, True
+
+    def bar(self, model_id: ModelId, *, is_barred: bool) -> None:
+        h = self._of_model(model_id)
+        if h is not None and h.is_barred is not is_barred:
+            h.is_barred, self.changed = is_barred, True
+
+    def fetch_next(self, model_id: ModelId) -> bool:
+        """Whether the weights of what is next have yet to come; they are ordered then."""
+        h = self._of_model(model_id)
+        if h is None or h.inspected is None or h.next is None or not h.wish.is_fetched:
+            return False
+        if h.fetched == h.next:
+            return False
+        spec = h.inspected.spec
+        embed, head = h.next.start == 0, h.next.stop == spec.layer_count
+        self._effects.append(FetchLayers(spec.model_id, h.next, embed, head))
+        return True
+
+    def part(self, model_id: ModelId) -> None:
+        """From now on others are told that what is next is being loaded."""
+        h = self._of_model(model_id)
+        if h is not None and h.next is not None:
+            h.is_parting = self.changed = True
+
+    def move(self, model_id: ModelId) -> None:
+        """Load what is next in the place of what is served."""
+        h = self._of_model(model_id)
+        if h is not None and h.inspected is not None and h.next is not None:
+            h.former, h.layers, h.loaded, h.speed = h.layers, h.next, None, None
+            h.next, h.is_parting = None, False
+            self._load(h, h.inspected, h.layers)
+
+    def load_took(self, model_id: ModelId, duration_s: float) -> None:
+        h = self._of_model(model_id)
+        if h is not None and h.layers is not None:
+            h.layer_load_s = duration_s / len(h.layers)
 
     def worker_message(self, message: Message, now: float) -> None:
         if self._restart_at is not None:
@@ -273,6 +218,7 @@ class Hosting:
         for h in self._hosted:
             if h.stage is not Stage.FAILED:
                 h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
+                h.next, h.is_parting, h.former = None, False, None
         self._restart_at = now + self._restart_pause_s
         self._restart_pause_s = min(2 * self._restart_pause_s, self._config.restart_max_s)
         self.changed = True
@@ -368,29 +314,18 @@ class Hosting:
         load, or, where those are many, beside the intentions of smaller ids."""
         count = inspected.spec.layer_count
         own = Capacity(self._fit_count(h, inspected), UNMEASURED_S)
+        copies = max(1, self._config.copies, *(rival.copies for rival in others))
         intending = [rival for rival in others if rival.state is ShardState.INTENDED]
         settled = [_served(rival) for rival in others if rival.state is not ShardState.INTENDED]
         has_all = h.obtainable is None or len(h.obtainable) == count
         if len(intending) >= PLANNED_TOGETHER_MAX or not has_all:
             settled += [_served(rival) for rival in intending if rival.node < self._me]
-            return choose_layers(count, own, settled, h.obtainable)
+            return choose_layers(count, own, settled, h.obtainable, copies)
         nodes = {r.node: Capacity(len(r.layers), r.decode_s_per_layer) for r in intending}
         nodes[self._me] = own
-        plan = plan_layers(count, [nodes[node] for node in sorted(nodes)], settled)
+        joining = [nodes[node] for node in sorted(nodes)]
+        plan = plan_layers(count, joining, settled, copies=copies)
         return plan[sorted(nodes).index(self._me)]
-
-    def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
-        """Layers of a model that fit beside the others hosted here.
-
-        Those that have yet to choose get an equal share, unless that is not even one layer.
-        """
-        room = self._budget.weights - self._taken_by_others(h)
-        undecided = sum(
-            o is not h and o.layers is None and o.stage in UNDECIDED for o in self._hosted
-        )
-        fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
-        share = layers_that_fit(room // (1 + undecided), inspected.layer_weight_bytes, fixed)
-        return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
 
     def _load(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
         spec = inspected.spec
@@ -425,7 +360,7 @@ class Hosting:
         h = self._of_model(message.model_id)
         if h is None or h.stage is not Stage.LOADING or h.layers != message.layers:
             return
-        h.stage, h.loaded, h.speed = Stage.LOADED, message, message.speed
+        h.stage, h.loaded, h.speed, h.former = Stage.LOADED, message, message.speed, None
         h.loads += 1
         self.device = message.device
         self._restart_pause_s = self._config.restart_min_s
@@ -445,8 +380,15 @@ class Hosting:
 
     def _failed(self, message: WorkerFailed) -> None:
         h = next((h for h in self._hosted if h.wish.path == message.path), None)
-        if h is not None:
+        if h is None:
+            return
+        former, h.former = h.former, None
+        if former is None or h.inspected is None:
             self._give_up(h, message.detail)
+            return
+        h.layers, h.is_barred = former, True
+        self._tell("shard.not_moved", Level.WARNING, model=h.wish.name, reason=message.detail)
+        self._load(h, h.inspected, former)
 
     def _give_up(self, h: Hosted, why: str) -> None:
         h.stage, h.deadline = Stage.FAILED, None
@@ -459,41 +401,9 @@ class Hosting:
         if h is not None and h.stage in (Stage.LOADED, Stage.SERVING):
             h.speed = message.speed
 
-    # ------------------------------------------------------------ small parts
-
-    def _of_model(self, model_id: ModelId) -> Hosted | None:
-        return next(
-            (h for h in self._hosted if h.inspected and h.inspected.spec.model_id == model_id),
-            None,
-        )
-
-    def _taken_by_others(self, h: Hosted) -> int:
-        """Bytes of weights of the other models hosted here."""
-        return sum(other.weight_bytes for other in self._hosted if other is not h)
-
-    def _info(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
-        loaded = h.loaded if h.stage is Stage.SERVING else None
-        spec = inspected.spec
-        return ShardInfo(
-            model_id=spec.model_id,
-            layers=layers,
-            embed=layers.start == 0,
-            head=layers.stop == spec.layer_count,
-            numeric_class=loaded.numeric_class if loaded else NumericClass(""),
-            state=ANNOUNCED[h.stage],
-            kv_bytes_per_token_layer=(loaded or inspected).kv_bytes_per_token_layer,
-            kv_capacity_bytes=self.kv_capacity_bytes,
-            row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
-            guides=loaded is not None and loaded.guides,
-        )
-
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
 
 
-def _block_bytes_of(loaded: Loaded) -> int:
-    return block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
-
-
 def _served(rival: Rival) -> Served:
-    return Served(rival.layers, rival.decode_s_per_layer)
+    return Served(rival.next or rival.layers, rival.decode_s_per_layer)

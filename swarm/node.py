@@ -86,10 +86,9 @@ class NodeCore:
         self._ways = Ways(about.node, config, self._picture, rng)
         self._book, self._reach = self._ways.book, self._ways.reach
         self._relay = Relay(about.node, config.routing, self._pools, hosting.model_len_max)
-        self._worker = WorkerCare(config, hosting, self._relay, self._picture.market)
-        self._origins = Origins(
-            about.node, config.routing, ViewPlanner(config.routing, self.swarm_view)
-        )
+        self._worker = WorkerCare(about.node, config, hosting, self._relay, self._picture.market)
+        planner = ViewPlanner(config.routing, self.swarm_view)
+        self._origins = Origins(about.node, config.routing, planner)
         self._sentinel = Sentinel(
             about.node, config.routing, self._origins, self._relay, self._picture.incarnation_of
         )
@@ -459,6 +458,7 @@ class NodeCore:
         is_moved = self._picture.has_cover_moved(changed) or self._sentinel.penalties.is_used(now)
         if is_moved and not self._picture.leaving:
             self._out += self._cover.news(self.models(now))
+        self._worker.news(now)
         for node in self._picture.begun_anew(changed):
             self._origins.began_anew(node)
         self._origins.view_changed(now)
@@ -474,7 +474,7 @@ class NodeCore:
     def _publish(self, now: float) -> None:
         self._hosting.changed = False
         self._pools.serve(self._hosting.pools())
-        self._relay.serve(s for s in self._hosting.shards() if s.state is ShardState.SERVING)
+        self._relay.serve(self._hosting.served())
         self._gossip.publish_static(self._picture.static(), now)
         self._gossip.publish_dynamic(self._picture.dynamic(), now)
 

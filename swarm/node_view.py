@@ -144,14 +144,24 @@ def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
     result: dict[ModelId, list[Rival]] = {}
     for member in members:
         living = member.state in (MemberState.ALIVE, MemberState.SUSPECT)
-        if member.node == me or not living or member.static is None:
+        if member.node == me or not living or member.static is None or member.static.leaving:
             continue
         speeds = {s.model_id: s for s in (member.dynamic.speeds if member.dynamic else ())}
         for shard in member.static.shards:
             speed = speeds.get(shard.model_id)
             decode_s = speed.decode_s_per_layer if speed else UNMEASURED_DECODE_S
             result.setdefault(shard.model_id, []).append(
-                Rival(member.node, shard.layers, shard.state, decode_s)
+                Rival(
+                    member.node,
+                    shard.layers,
+                    shard.state,
+                    decode_s,
+                    next=shard.next,
+                    room_layers=shard.room_layers,
+                    load_s=shard.load_s,
+                    copies=shard.copies,
+                    is_doubtful=member.state is MemberState.SUSPECT,
+                )
             )
     return result
 

@@ -11,10 +11,11 @@ from swarm.config import Config
 from swarm.effects import Effect, ToWorker
 from swarm.fetch_facts import FetchFact
 from swarm.hosting import Hosting, Rival
-from swarm.messages import End, FailureCode, Message, Ran, RunFailed
+from swarm.messages import End, FailureCode, Load, Loaded, Message, Ran, RunFailed
+from swarm.mover import Mover
 from swarm.routing.relay import Relay
 from swarm.routing.worker_watch import TRIAL, WorkerWatch
-from swarm.terms import ModelId, ModelSpec
+from swarm.terms import ModelId, ModelSpec, NodeId
 
 Market = tuple[Mapping[ModelId, ModelSpec], Mapping[ModelId, Sequence[Rival]]]
 """All models known, and who holds or wants which layers of them."""
@@ -22,7 +23,12 @@ Market = tuple[Mapping[ModelId, ModelSpec], Mapping[ModelId, Sequence[Rival]]]
 
 class WorkerCare:
     def __init__(
-        self, config: Config, hosting: Hosting, relay: Relay, market: Callable[[], Market]
+        self,
+        me: NodeId,
+        config: Config,
+        hosting: Hosting,
+        relay: Relay,
+        market: Callable[[], Market],
     ) -> None:
         self._market = market
         self._adoption = Adoption(hosting, config.weights, config.shard.settle_s)
@@ -34,21 +40,23 @@ class WorkerCare:
             hosting.speed_of,
             lambda load: hosting.weight_bytes_of(load.model_id),
         )
+        hand_over_s = config.routing.hand_over_max_s
+        self._mover = Mover(me, hosting, relay, config.moves, hand_over_s)
+        self._loading: dict[ModelId, float] = {}
         self._effects: list[Effect] = []
 
     @property
     def has_effects(self) -> bool:
-        return bool(self._effects) or self._adoption.has_effects
+        return bool(self._effects) or self._adoption.has_effects or self._mover.has_effects
 
     def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects + self._adoption.take_effects(), []
-        return effects
+        effects, self._effects = self._effects, []
+        return effects + self._adoption.take_effects() + self._mover.take_effects()
 
     def next_deadline(self) -> float | None:
-        watch, adoption = self._watch.next_deadline(), self._adoption.next_deadline()
-        if adoption is None or watch is None:
-            return watch if adoption is None else adoption
-        return min(watch, adoption)
+        parts = (self._watch, self._adoption, self._mover)
+        moments = [moment for part in parts if (moment := part.next_deadline()) is not None]
+        return min(moments, default=None)
 
     # ------------------------------------------------------------ facts in
 
@@ -58,10 +66,17 @@ class WorkerCare:
 
     def fetch_fact(self, fact: FetchFact, now: float) -> None:
         self._adoption.fact(fact, now)
+        self._mover.news(now)
+
+    def news(self, now: float) -> None:
+        """What others serve, or whether they are there, has changed."""
+        self._mover.news(now)
 
     def sent(self, order: Message, now: float) -> None:
         """An order has gone to the worker."""
         self._watch.sent(order, now)
+        if isinstance(order, Load):
+            self._loading[order.model_id] = now
 
     def message(self, message: Message, now: float) -> bool:
         """Whether what this node serves may have changed by it."""
@@ -74,7 +89,12 @@ class WorkerCare:
             case RunFailed():
                 self._relay.run_failed(message)
             case _:
+                if isinstance(message, Loaded) and message.model_id in self._loading:
+                    took_s = now - self._loading.pop(message.model_id)
+                    self._hosting.load_took(message.model_id, took_s)
                 self._hosting.worker_message(message, now)
+                if isinstance(message, Loaded):
+                    self._mover.news(now)
                 return True
         return False
 
@@ -90,13 +110,16 @@ class WorkerCare:
         due = self._adoption.next_deadline()
         if due is not None and now >= due:
             self._adoption.tick(*self._market(), now)
+        due = self._mover.next_deadline()
+        if due is not None and now >= due:
+            self._mover.tick(self._market()[1], now)
         if (reason := self._watch.verdict(now)) is not None:
             self._gone(self._hosting.worker_stuck(reason, now), reason)
             return True
         if self._watch.wants_trial:
             self._watch.wants_trial = False
             self._effects += map(ToWorker, self._hosting.trial(TRIAL) or ())
-        return False
+        return self._hosting.changed
 
     def _gone(self, models: tuple[ModelId, ...], reason: str) -> None:
         for model_id in models:

@@ -30,6 +30,7 @@ class EngineOptions:
     enable_prefix_caching: bool | None = None
     enforce_eager: bool | None = None
     exact: bool | None = None
+    copies: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,14 @@ class ShardInfo:
     """Bytes of one hidden state row as this shard sends it (hidden size x bytes per element)."""
     guides: bool = False
     """Its head can follow guides: it has the model's tokenizer."""
+    next: LayerRange | None = None
+    """What its node is about to serve instead."""
+    room_layers: int = 0
+    """Layers that its node could serve instead of these; 0: it stays with these."""
+    load_s: float = 0.0
+    """What loading so many would take, their weights fetched."""
+    copies: int = 0
+    """How often its node wishes every layer to be held in the swarm; 0: it has no wish."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ def join(
     enable_prefix_caching: flags.PrefixCaching = None,
     enforce_eager: flags.EnforceEager = None,
     exact: flags.Exact = None,
+    copies: flags.Copies = None,
     gateway: flags.Gateway = None,
     no_auth: flags.NoAuth = False,
     allow_origin: flags.AllowOrigin = None,
@@ -75,12 +76,11 @@ def join(
         log_json=log_json,
         engine=EngineOptions(
             quantization, kv_cache_dtype, max_model_len, max_num_seqs, max_num_batched_tokens,
-            enable_prefix_caching, enforce_eager, exact,
+            enable_prefix_caching, enforce_eager, exact, copies,
         ),
         served_model_name=names,
-        no_auth=no_auth,
+        no_auth=no_auth, gateway_only=gateway_only,
         allow_origin=tuple(allow_origin or ()),
-        gateway_only=gateway_only,
     )  # fmt: skip
     from swarm.daemon import run
 

@@ -32,6 +32,9 @@ def plan(
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quantization: Annotated[str, typer.Option(help="int8, int4 or none.")] = "none",
+    copies: Annotated[
+        int, typer.Option(min=1, max=64, help="How often every layer is wanted.")
+    ] = 1,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to be generated.")] = 256,
     link_ms: Annotated[
@@ -50,11 +53,11 @@ def plan(
     from swarm.commands.planning.layout import Aim, lay_out
     from swarm.commands.planning.machines import parse_nodes
     from swarm.commands.planning.outline import Form
-    from swarm.config import Config
+    from swarm.config import Config, ShardConfig
     from swarm.routing.cost import Wire
 
     machines = parse_nodes(node or [])
-    config = Config()
+    config = Config(shard=ShardConfig(copies=copies))
     wire = Wire(link_ms / 1e3, link_mbit * 1e6 / 8)
     aim = Aim(prompt_tokens, max_tokens, wire, config.shard, config.routing)
     if not Path(model).exists():

@@ -26,6 +26,7 @@ from swarm.terms import (
 MODELS_MAX = 64
 """Of one node; as many shards and shard speeds."""
 ADDRESSES_MAX = 64
+COPIES_MAX = 64
 LINKS_MAX = 512
 TEXT_MAX = 512
 """Letters of a name, an id or a numeric class."""
@@ -103,6 +104,11 @@ def _check_shard(shard: ShardInfo, layer_count: int) -> None:
     _within("kv_bytes_per_token_layer", shard.kv_bytes_per_token_layer, 0, BYTES_MAX)
     _within("kv_capacity_bytes", shard.kv_capacity_bytes, 0, BYTES_MAX)
     _within("row_bytes", shard.row_bytes, 1, ROW_BYTES_MAX)
+    if shard.next is not None:
+        _within("next layers", shard.next.stop, 1, layer_count)
+    _within("room_layers", shard.room_layers, 0, LAYERS_MAX)
+    _within("load_s", shard.load_s, 0.0, SECONDS_MAX)
+    _within("copies", shard.copies, 0, COPIES_MAX)
 
 
 def _check_speed(speed: ShardSpeed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -279,3 +279,21 @@ def peers_of(sessions: Sequence[HopSession], me: NodeId) -> dict[NodeId, list[Se
             if peer != me:
                 result.setdefault(peer, []).append(s.progress(peer))
     return result
+
+
+def evicted(sessions: Iterable[HopSession], bytes_max: int) -> list[tuple[HopSession, int]]:
+    """Drop rows that were sent, of those that run and were idle longest, until the others' outboxes
+    are within the budget. Returns whose, and how many bytes."""
+    total = sum(s.outbox.byte_count for s in sessions)
+    running = [s for s in sessions if s.phase is HopPhase.RUNNING] if total > bytes_max else []
+    found: list[tuple[HopSession, int]] = []
+    for s in sorted(running, key=lambda s: (s.used_at, s.key)):
+        if total <= bytes_max:
+            break
+        before = s.outbox.byte_count
+        s.outbox.drop_before(s.feed.next_position)
+        freed = before - s.outbox.byte_count
+        total -= freed
+        if freed:
+            found.append((s, freed))
+    return found

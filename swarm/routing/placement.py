@@ -100,22 +100,25 @@ def choose_layers(
     own: Capacity,
     others: Sequence[Served],
     obtainable: frozenset[int] | None = None,
+    copies: int = 1,
 ) -> LayerRange | None:
     """The window that helps most beside the others, or None when nothing fits.
 
     obtainable  layers whose weights are to be had; None: all
+    copies      how often every layer is wanted
 
-    What is uncovered counts first, then the throughput, then what is slowest. Deterministic: ties
-    go to the lower layers.
+    What is uncovered counts first, then copies that are wanted and lack, then the throughput, then
+    what is slowest. Deterministic: ties go to the lower layers.
     """
     windows = _windows(layer_count, min(own.fit_count, layer_count), obtainable)
     if not windows:
         return None
     rates = _rates(layer_count, others)
-    filled = {window: _fills(window, rates) for window in windows}
+    lacks = [len(holders) < copies for holders in _held(layer_count, others)]
+    filled = {window: _fills(window, rates, lacks) for window in windows}
     best = sorted(windows, key=lambda w: (*filled[w], -w.start), reverse=True)
-    covered = filled[best[0]][0]
-    best = [window for window in best if filled[window][0] == covered][:WINDOWS_MAX]
+    covered, wanted = filled[best[0]][:2]
+    best = [window for window in best if filled[window][:2] == (covered, wanted)][:WINDOWS_MAX]
     if len(best) == 1 or covered < sum(rate == 0.0 for rate in rates):
         return best[0]
     speeds = {
@@ -123,6 +126,11 @@ def choose_layers(
     }
     top = max(speeds.values())
     return next(window for window in best if speeds[window] >= top * (1 - PRECISION))
+
+
+def copies_held(layer_count: int, placed: Sequence[Served], copies: int) -> int:
+    """Copies of all layers together, of each at most as many as are wanted."""
+    return sum(min(len(holders), copies) for holders in _held(layer_count, placed))
 
 
 def _rates(layer_count: int, others: Sequence[Served]) -> list[float]:
@@ -134,12 +142,16 @@ def _rates(layer_count: int, others: Sequence[Served]) -> list[float]:
     return rates
 
 
-def _fills(window: LayerRange, rates: Sequence[float]) -> tuple[int, float, int]:
-    """Uncovered layers in it, what it adds where others are slow, and its length."""
+def _fills(
+    window: LayerRange, rates: Sequence[float], lacks: Sequence[bool]
+) -> tuple[int, int, float, int]:
+    """Uncovered layers in it, layers of which a wanted copy lacks, what it adds where others are
+    slow, and its length."""
     fastest = max(rates) or 1.0
     inside = rates[window.start : window.stop]
     gain = sum(1.0 - rate / fastest for rate in inside if rate)
-    return (sum(rate == 0.0 for rate in inside), round(gain, 9), len(window))
+    wanted = sum(lacks[window.start : window.stop])
+    return (sum(rate == 0.0 for rate in inside), wanted, round(gain, 9), len(window))
 
 
 def _windows(layer_count: int, width: int, obtainable: frozenset[int] | None) -> list[LayerRange]:
@@ -163,6 +175,7 @@ def plan_layers(
     nodes: Sequence[Capacity],
     fixed: Sequence[Served] = (),
     obtainable: frozenset[int] | None = None,
+    copies: int = 1,
 ) -> tuple[LayerRange | None, ...]:
     """A placement of all nodes at once, near the fastest; the same for whoever has this view.
 
@@ -174,10 +187,10 @@ def plan_layers(
     numbers = range(len(nodes))
     fast_first = sorted(numbers, key=lambda i: (nodes[i].decode_s_per_layer, i))
     large_first = sorted(numbers, key=lambda i: (-nodes[i].fit_count, i))
-    board = _Board(layer_count, nodes, fixed, obtainable)
+    board = _Board(layer_count, nodes, fixed, obtainable, copies)
     plans = [board.settled(order) for order in (fast_first, large_first)]
-    speeds = [board.speed(plan) for plan in plans]
-    return tuple(plans[speeds[1] > speeds[0] * (1 + PRECISION)])
+    values = [board.value(plan) for plan in plans]
+    return tuple(plans[_is_better(values[1], values[0])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,33 +201,38 @@ class _Board:
     nodes: Sequence[Capacity]
     fixed: Sequence[Served]
     obtainable: frozenset[int] | None
+    copies: int
 
     def settled(self, order: Sequence[int]) -> list[LayerRange | None]:
         """Everybody chooses in turn, then again while the whole gains by it."""
         plan: list[LayerRange | None] = [None] * len(self.nodes)
         for number in order:
             plan[number] = self._choice(number, plan)
-        speed = self.speed(plan)
+        value = self.value(plan)
         for _ in range(SWEEPS_MAX):
-            before = speed
+            before = value
             for number in order:
                 kept, plan[number] = plan[number], None
                 plan[number] = self._choice(number, plan)
-                now = self.speed(plan)
-                if now > speed * (1 + PRECISION):
-                    speed = now
+                now = self.value(plan)
+                if _is_better(now, value):
+                    value = now
                 else:
                     plan[number] = kept
-            if speed == before:
+            if value == before:
                 break
         return plan
 
-    def speed(self, plan: Sequence[LayerRange | None]) -> float:
-        return throughput(self.layer_count, self._served(plan))
+    def value(self, plan: Sequence[LayerRange | None]) -> tuple[int, float]:
+        """Wanted copies that are there (of one each the speed tells), and the throughput."""
+        served = self._served(plan)
+        held = copies_held(self.layer_count, served, self.copies) if self.copies > 1 else 0
+        return held, throughput(self.layer_count, served)
 
     def _choice(self, number: int, plan: Sequence[LayerRange | None]) -> LayerRange | None:
-        others = self._served(plan)
-        return choose_layers(self.layer_count, self.nodes[number], others, self.obtainable)
+        return choose_layers(
+            self.layer_count, self.nodes[number], self._served(plan), self.obtainable, self.copies
+        )
 
     def _served(self, plan: Sequence[LayerRange | None]) -> list[Served]:
         placed = (
@@ -223,3 +241,8 @@ class _Board:
             if layers is not None
         )
         return [*self.fixed, *placed]
+
+
+def _is_better(value: tuple[int, float], than: tuple[int, float]) -> bool:
+    """By more than what throughputs are known to."""
+    return value[0] > than[0] or (value[0] == than[0] and value[1] > than[1] * (1 + PRECISION))

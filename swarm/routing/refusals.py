@@ -72,8 +72,15 @@ def full(
 
 
 def is_same_shard(known: ShardInfo, shard: ShardInfo) -> bool:
-    """Whether KV made under `known` is good under `shard`; room may change meanwhile."""
-    return replace(known, kv_capacity_bytes=shard.kv_capacity_bytes) == shard
+    """Whether KV made under `known` is good under `shard`; room and plans may change meanwhile."""
+    return replace(
+        shard,
+        kv_capacity_bytes=known.kv_capacity_bytes,
+        next=known.next,
+        room_layers=known.room_layers,
+        load_s=known.load_s,
+        copies=known.copies,
+    ) == known  # fmt: skip
 
 
 def _shard_problem(order: Open, shard: ShardInfo | None) -> str | None:

@@ -35,7 +35,7 @@ from swarm.messages import (
     Token,
 )
 from swarm.notes import Level, note
-from swarm.routing.hop_session import HopPhase, HopSession
+from swarm.routing.hop_session import HopPhase, HopSession, evicted
 from swarm.routing.outbox import Feed, Rows, needs_credit, step_of
 from swarm.routing.reach import Standing
 from swarm.routing.refusals import full, is_same_shard, no_link, old_epoch, refused, unplaceable
@@ -67,7 +67,8 @@ class Relay(RelayMirrors):
         self._shards: dict[ModelId, ShardInfo] = {}
         self._by_worker_id: dict[SessionId, HopSession] = {}
         self._begun = 0
-        self._leaving = False
+        self.is_leaving = False
+        self._parting: set[ModelId] = set()
         self._wishes: list[NodeId] = []
         self.changed = False
         """Set when other peers than before may be in use; whoever looks at it clears it."""
@@ -103,22 +104,28 @@ class Relay(RelayMirrors):
     def withdraw(self, model_id: ModelId, code: FailureCode, detail: str) -> None:
         """The shard is gone with its worker: every session on it must go elsewhere."""
         self._shards.pop(model_id, None)
+        self._parting.discard(model_id)
         for s in list(self._sessions.values()):
             if s.order.model_id == model_id:
                 self._fail(s, self._me, code, detail)
                 self._drop(s)
 
-    def farewells(self) -> list[tuple[NodeId, HopFailed]]:
-        """This node is about to leave: what to tell the origins. KV stays until it is released.
+    def farewells(self, model_id: ModelId | None = None) -> list[tuple[NodeId, HopFailed]]:
+        """This node, or its shard of a model, is about to go: what to tell the origins.
 
         New sessions are refused from now on; those that are here may still be opened again.
         """
-        self._leaving = True
-        detail = "the node is leaving"
+        self.is_leaving = self.is_leaving or model_id is None
+        self._parting |= {model_id} if model_id else set()
         return [
-            (s.origin, HopFailed(s.session, s.epoch, self._me, FailureCode.LEAVING, detail))
+            (s.origin, HopFailed(s.session, s.epoch, self._me, FailureCode.LEAVING, "it leaves"))
             for s in self._sessions.values()
+            if model_id in (None, s.order.model_id)
         ]
+
+    def stays(self, model_id: ModelId) -> None:
+        """The shard does not go after all."""
+        self._parting.discard(model_id)
 
     # ------------------------------------------------------------ from the origin
 
@@ -292,7 +299,8 @@ class Relay(RelayMirrors):
 
     def _full(self, order: Open, origin: NodeId) -> Refused | None:
         share = sum(s.origin == origin for s in self._sessions.values())
-        return full(order, len(self._sessions), share, self._config, is_leaving=self._leaving)
+        is_leaving = self.is_leaving or order.model_id in self._parting
+        return full(order, len(self._sessions), share, self._config, is_leaving=is_leaving)
 
     def _begin(
         self, order: Open, origin: NodeId, shard: ShardInfo, now: float
@@ -468,18 +476,8 @@ class Relay(RelayMirrors):
 
         Not those that wait for `Resume`: their origin was told what can be sent again.
         """
-        total = sum(s.outbox.byte_count for s in self._sessions.values())
-        if total <= self._config.outbox_bytes_max:
-            return
-        running = [s for s in self._sessions.values() if s.phase is HopPhase.RUNNING]
-        for s in sorted(running, key=lambda s: (s.used_at, s.key)):
-            before = s.outbox.byte_count
-            s.outbox.drop_before(s.feed.next_position)
-            total -= before - s.outbox.byte_count
-            if before != s.outbox.byte_count:
-                self._tell("outbox.evicted", s, bytes=before - s.outbox.byte_count)
-            if total <= self._config.outbox_bytes_max:
-                return
+        for s, freed_bytes in evicted(self._sessions.values(), self._config.outbox_bytes_max):
+            self._tell("outbox.evicted", s, bytes=freed_bytes)
 
     # ------------------------------------------------------------ endings
 

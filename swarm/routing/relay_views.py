@@ -6,7 +6,7 @@ from swarm.config import RoutingConfig
 from swarm.messages import SessionProgress
 from swarm.routing.hop_session import HopPhase, HopSession, SessionKey, peers_of
 from swarm.snapshot import HopView
-from swarm.terms import NodeId, SessionId
+from swarm.terms import ModelId, NodeId, SessionId
 
 
 class RelayViews:
@@ -15,8 +15,11 @@ class RelayViews:
         self._config = config
         self._sessions: dict[SessionKey, HopSession] = {}
 
-    def session_count(self) -> int:
-        return len(self._sessions)
+    def session_count(self, model_id: ModelId | None = None) -> int:
+        """`model_id`: only those of this model."""
+        if model_id is None:
+            return len(self._sessions)
+        return sum(s.order.model_id == model_id for s in self._sessions.values())
 
     def views(self) -> tuple[HopView, ...]:
         return tuple(

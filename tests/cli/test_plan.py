@@ -21,6 +21,7 @@ from swarm.config import Config
 from swarm.errors import ConfigError
 from swarm.hosted import Budget, weight_bytes
 from swarm.routing.cost import Wire
+from swarm.terms import LayerRange
 
 SEVEN = Outline(
     name="seven", layer_count=32, hidden_size=4096, vocab_size=32_000, context_length=8192,
@@ -95,7 +96,8 @@ def test_a_loss_that_the_rest_could_make_up_for_says_so() -> None:
     lost = next(loss for loss in halves.losses if loss.missing)
     assert lost.would_fit_anew
     text = next(t for t in report.losses(halves) if f"without {lost.machine.name}" in t)
-    assert "are gone until it is back; the others would hold the whole model" in text
+    assert "are gone until 3-cuda takes 0:17; then first token" in text
+    assert lost.repaired is not None and lost.moves[0][1] == LayerRange(0, 17)
 
 
 def test_no_room_for_the_answers_kv_is_not_called_a_gap() -> None:

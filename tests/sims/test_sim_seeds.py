@@ -12,7 +12,7 @@ from sims.runner import Options
 
 MIXED_SEEDS = 300
 SEEDS_PER_TEST = 10
-LONG = ("kill storm", "quiet hours", "big hall")
+LONG = ("kill storm", "quiet hours", "big hall", "steady hour", "better split", "wanted copies")
 """Told for minutes or to dozens of machines: with a wish of their own below."""
 
 FOUND = [
@@ -61,6 +61,18 @@ def test_what_was_found_once_stays_mended(scenario: str, seed: int, found: str) 
 def test_a_storm_and_quiet_hours_in_short() -> None:
     judge("kill storm", 1, Options(node_count=8, minutes=2.0))
     judge("quiet hours", 1, Options(node_count=5, minutes=2.0))
+
+
+def test_moves_in_short() -> None:
+    judge("better split", 1, Options(minutes=3.0))
+    judge("steady hour", 1, Options(minutes=4.0))
+
+
+@pytest.mark.slow
+def test_moves() -> None:
+    judge("wanted copies", 1)
+    judge("better split", 2)
+    judge("steady hour", 2)
 
 
 @pytest.mark.slow

@@ -15,8 +15,10 @@ from swarm.config import RoutingConfig, ShardConfig
 from swarm.effects import Tell, ToWorker
 from swarm.hosting import Budget, Hosting, Rival, Wish
 from swarm.messages import Load
+from swarm.moves_config import MovesConfig
 from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import Candidate, PlanRequest, SwarmView, Wire
+from swarm.routing.moves import Holder, Move, improvement, repairs
 from swarm.routing.planner import missing_layers
 from swarm.snapshot import RouteCost
 from swarm.terms import LayerRange, NodeId
@@ -62,6 +64,10 @@ class Loss:
     best: RouteCost | None
     would_fit_anew: bool
     """The others would hold the whole model if they started without it."""
+    moves: tuple[tuple[PlannedNode, LayerRange], ...] = ()
+    """Who would load what instead of what it has, by itself, so that nothing is missing."""
+    repaired: RouteCost | None = None
+    """The best route then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,8 @@ def lay_out(outline: Outline, form: Form, machines: Sequence[PlannedNode], aim: 
 def place(
     outline: Outline, form: Form, machines: Sequence[PlannedNode], config: ShardConfig
 ) -> tuple[Placed, ...]:
-    """The machines join in this order, each when those before it serve."""
+    """The machines join in this order, each when those before it serve; then those move for whom
+    it pays."""
     rivals: list[Rival] = []
     placed: list[Placed] = []
     for machine in machines:
@@ -106,14 +113,42 @@ def place(
         if one.candidate is not None:
             shard, speed = one.candidate.shard, one.candidate.speed
             rivals.append(Rival(machine.node, shard.layers, shard.state, speed.decode_s_per_layer))
+    copies, gain = max(1, config.copies), MovesConfig().gain
+    while (move := improvement(outline.layer_count, _holders(placed), copies, gain)) is not None:
+        placed = _moved(outline, form, placed, move, config)
     return tuple(placed)
 
 
+def _holders(placed: Sequence[Placed]) -> list[Holder]:
+    found = [one.candidate for one in placed if one.candidate is not None]
+    return [
+        Holder(c.node, c.shard.layers, c.speed.decode_s_per_layer, True,
+               c.shard.room_layers, c.shard.load_s)
+        for c in sorted(found, key=lambda candidate: candidate.node)
+    ]  # fmt: skip
+
+
+def _moved(
+    outline: Outline, form: Form, placed: Sequence[Placed], move: Move, config: ShardConfig
+) -> list[Placed]:
+    return [
+        _join(outline, form, one.machine, [], config, move.layers)
+        if one.machine.node == move.node
+        else one
+        for one in placed
+    ]
+
+
 def _join(
-    outline: Outline, form: Form, machine: PlannedNode, rivals: list[Rival], config: ShardConfig
+    outline: Outline,
+    form: Form,
+    machine: PlannedNode,
+    rivals: list[Rival],
+    config: ShardConfig,
+    layers: LayerRange | None = None,
 ) -> Placed:
     budget = Budget.of(machine.taken_bytes, config)
-    wish = Wish(outline.name, outline.name, None)
+    wish = Wish(outline.name, outline.name, layers)
     hosting = Hosting(machine.node, [wish], budget, config, "")
     hosting.start()
     now = 0.0
@@ -179,11 +214,19 @@ def _loss(outline: Outline, form: Form, placed: Sequence[Placed], gone: Placed, 
     rest = [one for one in placed if one is not gone]
     routes = _routes(outline, rest, aim, count=1)
     anew = place(outline, form, [one.machine for one in rest], aim.config)
+    moves = repairs(outline.layer_count, _holders(rest))
+    after: Sequence[Placed] = rest
+    for move in moves:
+        after = _moved(outline, form, after, move, aim.config)
+    repaired = _routes(outline, after, aim, count=1) if moves else ()
+    by_node = {one.machine.node: one.machine for one in rest}
     return Loss(
         machine=gone.machine,
         missing=_missing(outline, rest),
         best=routes[0] if routes else None,
         would_fit_anew=bool(rest) and not _missing(outline, anew),
+        moves=tuple((by_node[m.node], m.layers) for m in moves) if repaired else (),
+        repaired=repaired[0] if repaired else None,
     )
 
 

@@ -67,6 +67,8 @@ def _loss_json(loss: Loss, names: dict[NodeId, str]) -> Json:
         "missing": [_layers(part) for part in loss.missing],
         "best": None if loss.best is None else _route_json(loss.best, names),
         "would_fit_anew": loss.would_fit_anew,
+        "moves": [{"name": machine.name, **_layers(layers)} for machine, layers in loss.moves],
+        "repaired": None if loss.repaired is None else _route_json(loss.repaired, names),
     }
 
 
@@ -160,6 +162,9 @@ def _loss(loss: Loss) -> str:
     if not missing:
         return without + "all layers are held, and there is no room for the KV of such an answer"
     parts = ", ".join(str(part) for part in missing)
+    if loss.repaired is not None:
+        who = " and ".join(f"{machine.name} takes {layers}" for machine, layers in loss.moves)
+        return without + f"layers {parts} are gone until {who}; then {_pace(loss.repaired)}"
     anew = (
         "the others would hold the whole model if they started anew"
         if loss.would_fit_anew

@@ -1,0 +1,208 @@
+"""What a node says of the shards that it hosts: models, layers, speeds, pools, room for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from swarm.config import ShardConfig
+from swarm.hosted import (
+    ANNOUNCED,
+    POOL_BLOCKS_MAX,
+    UNDECIDED,
+    Budget,
+    Hosted,
+    Stage,
+    Wish,
+    block_bytes,
+    shard_info,
+    trial_orders,
+)
+from swarm.messages import KV_BLOCK_TOKENS, Begin, Inspected, Loaded, Run
+from swarm.routing.placement import layers_that_fit
+from swarm.shard.kv_blocks import PoolShape
+from swarm.terms import (
+    LayerRange,
+    ModelId,
+    ModelSpec,
+    PoolKind,
+    SessionId,
+    ShardInfo,
+    ShardSpeed,
+    ShardState,
+)
+
+FETCH_BYTES_S = 12.5e6
+"""What peers are taken to give of weights that are not here yet."""
+
+
+class HostedShards:
+    """`hosting.Hosting` without what moves it."""
+
+    def __init__(self, wishes: Sequence[Wish], budget: Budget, config: ShardConfig) -> None:
+        self._config = config
+        self._budget = budget
+        self._hosted = [Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
+
+    @property
+    def model_len_max(self) -> int:
+        """Positions of the longest sequence its owner wants served; 0: any."""
+        return self._config.max_model_len
+
+    @property
+    def copies(self) -> int:
+        """Of every layer, as its owner wishes; 0: no wish."""
+        return self._config.copies
+
+    def all(self) -> tuple[Hosted, ...]:
+        return tuple(self._hosted)
+
+    def of(self, model_id: ModelId) -> Hosted | None:
+        return self._of_model(model_id)
+
+    def models(self) -> tuple[ModelSpec, ...]:
+        return tuple(h.inspected.spec for h in self._hosted if h.inspected is not None)
+
+    def manifests(self) -> dict[ModelId, tuple[str, str]]:
+        """Per model the checkpoint's path and the path of its manifest."""
+        return {
+            h.inspected.spec.model_id: (h.wish.path, h.inspected.manifest_path)
+            for h in self._hosted
+            if h.inspected is not None
+        }
+
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """As announced: intentions too."""
+        return tuple(
+            self._info(h, h.inspected, h.layers)
+            for h in self._hosted
+            if h.stage in ANNOUNCED and h.inspected is not None and h.layers is not None
+        )
+
+    def served(self) -> tuple[ShardInfo, ...]:
+        """What runs here, whatever others are told: from one that is parting sessions still go."""
+        return tuple(
+            replace(shard_info(h, h.inspected, h.layers, ShardState.SERVING),
+                    kv_capacity_bytes=self.kv_capacity_bytes)
+            for h in self._hosted
+            if h.stage is Stage.SERVING and h.inspected is not None and h.layers is not None
+        )  # fmt: skip
+
+    def speeds(self, room_bytes: Callable[[ModelId], int]) -> tuple[ShardSpeed, ...]:
+        """`room_bytes`: what a model's KV pool has left for new sessions."""
+        return tuple(
+            ShardSpeed(
+                h.speed.model_id,
+                h.speed.decode_s_per_layer,
+                h.speed.decode8_s_per_layer,
+                h.speed.prefill_s_per_token_layer,
+                h.speed.head_s,
+                h.speed.queue_s,
+                room_bytes(h.speed.model_id),
+            )
+            for h in self._hosted
+            if h.stage is Stage.SERVING and h.speed is not None
+        )
+
+    def speed_of(self, model_id: ModelId) -> ShardSpeed | None:
+        h = self._of_model(model_id)
+        return None if h is None else h.speed
+
+    def weight_bytes_of(self, model_id: ModelId) -> int:
+        """Of the layers chosen or loaded."""
+        h = self._of_model(model_id)
+        return 0 if h is None else h.weight_bytes
+
+    def trial(self, session: SessionId) -> tuple[Begin, Run] | None:
+        """Orders that show whether the worker is well: one whose device hangs answers none."""
+        h = next((h for h in self._hosted if h.stage is Stage.SERVING), None)
+        if h is None or h.inspected is None or h.loaded is None:
+            return None
+        return trial_orders(h.inspected, h.loaded, session)
+
+    @property
+    def kv_capacity_bytes(self) -> int:
+        """What the owner's allowance leaves beside the weights that are loaded or chosen."""
+        weights = sum(h.weight_bytes for h in self._hosted)
+        return max(0, self._budget.weights + self._budget.kv - weights)
+
+    def pools(self) -> tuple[PoolShape, ...]:
+        """The KV pool of each model that is served. Models for which the worker made none share, by
+        the same rules, what memory the pools leave."""
+        served = [h for h in self._hosted if h.stage is Stage.SERVING]
+        found = [(h, h.loaded) for h in served if h.loaded is not None]
+        made = sum(_block_bytes_of(loaded) * loaded.kv_blocks for _, loaded in found)
+        unmade = sum(not loaded.kv_blocks for _, loaded in found)
+        share = max(0, self.kv_capacity_bytes - made) // max(1, unmade)
+        prefixes = self._config.enable_prefix_caching
+        return tuple(pool_shape(h.loads, loaded, share, prefixes=prefixes) for h, loaded in found)
+
+    # ------------------------------------------------------------ parts
+
+    def _of_model(self, model_id: ModelId) -> Hosted | None:
+        return next(
+            (h for h in self._hosted if h.inspected and h.inspected.spec.model_id == model_id),
+            None,
+        )
+
+    def _taken_by_others(self, h: Hosted) -> int:
+        """Bytes of weights of the other models hosted here."""
+        return sum(other.weight_bytes for other in self._hosted if other is not h)
+
+    def _info(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
+        state = ANNOUNCED[h.stage]
+        if h.is_parting and h.next is not None:
+            layers, state = h.next, ShardState.LOADING
+        return replace(
+            shard_info(h, inspected, layers, state),
+            kv_capacity_bytes=self.kv_capacity_bytes,
+            next=None if h.is_parting else h.next,
+            room_layers=self.room_layers(h),
+            load_s=self.load_s(h),
+            copies=self.copies,
+        )
+
+    def room_layers(self, h: Hosted) -> int:
+        """Layers that it could serve instead of what it serves; 0: it stays with these."""
+        may_move = self._config.rebalance and h.wish.layers is None and not h.is_barred
+        if not may_move or h.stage is not Stage.SERVING or h.inspected is None:
+            return 0
+        return min(self._fit_count(h, h.inspected), h.inspected.spec.layer_count)
+
+    def load_s(self, h: Hosted) -> float:
+        """About how long it would take to serve so many others; few digits, so that it stays."""
+        if h.inspected is None:
+            return 0.0
+        fetch_s = h.inspected.layer_weight_bytes / FETCH_BYTES_S if h.wish.is_fetched else 0.0
+        return float(f"{self.room_layers(h) * (h.layer_load_s + fetch_s):.2g}")
+
+    def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
+        """Layers of a model that fit beside the others hosted here.
+
+        Those that have yet to choose get an equal share, unless that is not even one layer.
+        """
+        room = self._budget.weights - self._taken_by_others(h)
+        undecided = sum(
+            o is not h and o.layers is None and o.stage in UNDECIDED for o in self._hosted
+        )
+        fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
+        share = layers_that_fit(room // (1 + undecided), inspected.layer_weight_bytes, fixed)
+        return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
+
+
+def pool_shape(load: int, loaded: Loaded, share: int, *, prefixes: bool) -> PoolShape:
+    """`share`: bytes where the worker made no pool. `prefixes`: its owner wants them kept."""
+    size = block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
+    is_whole = loaded.prefix_unit % KV_BLOCK_TOKENS == 0
+    unit = loaded.prefix_unit if is_whole and prefixes else 0
+    return PoolShape(
+        model_id=loaded.model_id,
+        load=load,
+        capacity=loaded.kv_blocks or min(share // size, POOL_BLOCKS_MAX),
+        block_bytes=size,
+        kind=PoolKind(loaded.kv_blocks > 0, unit, loaded.reuses_generated),
+    )
+
+
+def _block_bytes_of(loaded: Loaded) -> int:
+    return block_bytes(loaded.kv_bytes_per_token_layer, loaded.layers)
