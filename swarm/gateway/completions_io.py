@@ -155,7 +155,8 @@ class Completions:
             prompts = await self._prompts(call, data, spec)
             banned = await self._texts.banned(call, spec)
             call = replace(call, sampling=replace(call.sampling, banned=banned))
-            call = tool_guides.guided(call, words.tool_family if words else None)
+            if words is not None:
+                call = tool_guides.guided(call, words.tool_family, words.special)
         seeds = [self._sources.seed() for _ in prompts]
         orders = calls.orders_of(call, spec, prompts, seeds, self._config)
         return Job(call, spec, tuple(_answer(call, order, words, began) for order in orders))

@@ -43,6 +43,7 @@ class TextWork:
         self._config = config
         self._make = make
         self._texts: dict[str, ModelText] = {}
+        self._special: dict[str, dict[str, int]] = {}
         self._vocabularies: dict[str, Vocabulary] = {}
 
     def answer(self, question: Json, body: bytes) -> Parcel:
@@ -55,6 +56,7 @@ class TextWork:
                     return self._load(question, body)
                 case "forget":
                     self._texts.pop(question["model"], None)
+                    self._special.pop(question["model"], None)
                     self._vocabularies.pop(question["model"], None)
                     return {}, b""
                 case "words":
@@ -80,8 +82,9 @@ class TextWork:
             files[name] = body[at : at + size]
             at += size
         text = ModelText(files)
-        self._texts[question["model"]] = text
         header, packed = text.packed_table()
+        self._special[question["model"]] = token_table.unpack(header, packed).special_ids()
+        self._texts[question["model"]] = text
         return header | {"tool_family": text.tool_family}, packed
 
     def _encode(self, question: Json, body: bytes) -> Parcel:
@@ -92,7 +95,7 @@ class TextWork:
         call = self._parse(question, body)
         prompts = prompt_ids(call, spec, text, datetime.fromisoformat(question["now"]))
         if text is not None:
-            call = tool_guides.guided(call, text.tool_family)
+            call = tool_guides.guided(call, text.tool_family, self._special[spec.model_id])
         calls.orders_of(call, spec, prompts, [0] * len(prompts), self._config)
         if call.guide is not None and text is not None:
             self._check_guide(call.guide, spec, text)

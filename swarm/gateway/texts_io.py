@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,6 +29,8 @@ class Words:
     table: TokenTable
     tool_family: str | None
     """How it writes tool calls; None where that is not known."""
+    special: Mapping[str, int]
+    """Its special tokens, by their texts."""
 
 
 class Texts:
@@ -117,7 +120,8 @@ class Texts:
             files = await self._files(spec)
             answer, body = await self._helper.ask(text_work.load_question(spec.model_id, files))
             text_work.check(answer)
-            return Words(token_table.unpack(answer, body), answer["tool_family"])
+            table = token_table.unpack(answer, body)
+            return Words(table, answer["tool_family"], table.special_ids())
         except ShardError as error:
             return ShardError(f"the tokenizer of {spec.name} cannot be used: {error}")
         except SwarmError as error:

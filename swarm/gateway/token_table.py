@@ -7,6 +7,7 @@ holds the interpreter for up to seconds, in whatever thread it is done.
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from tokenizers.decoders import Decoder
 
 PRESENT, SPECIAL, ADDED = 1, 2, 4
 """Flags of an id: it has a token; the token never shows; the token stands for its own text."""
+_SPECIAL_FLAGS = b"[" + bytes([PRESENT | SPECIAL, PRESENT | SPECIAL | ADDED]) + b"]"
+"""A pattern for an id that has a special token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class TokenTable:
         """Text of a sequence, special tokens left out, as the tokenizer itself gives it."""
         tokens = [self._spelling(i) for i in token_ids if not self.is_silent(i)]
         return str(self.decoder.decode(tokens)) if self.decoder else " ".join(tokens)
+
+    def special_ids(self) -> dict[str, int]:
+        """The special tokens by their texts."""
+        found = re.finditer(_SPECIAL_FLAGS, self.flags)
+        return {self._spelling(match.start()): match.start() for match in found}
 
     def is_silent(self, token_id: int) -> bool:
         """True for tokens that never show: special ones, and ids without a token."""

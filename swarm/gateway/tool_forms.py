@@ -171,18 +171,24 @@ FAMILIES: dict[str, tuple[Form, ...]] = {
     "qwen3_coder": (Form("<tool_call>", "</tool_call>", _xml),),
     "glm": (Form("<tool_call>", "</tool_call>", _keys),),
     "mistral": (Form("[TOOL_CALLS]", "", _tagged),),
+    "mistral_args": (Form("[TOOL_CALLS]", "", _tagged),),
     "llama3": (Form("<|python_tag|>"), Form("{", is_guess=True)),
     "granite": (Form("<|tool_call|>"), Form("<tool_call>")),
     "phi4": (Form("<|tool_call|>", "<|/tool_call|>"), Form("functools")),
     "deepseek": (_DEEPSEEK,),
+    "deepseek_fenced": (_DEEPSEEK,),
     "lfm2": (Form("<|tool_call_start|>", "<|tool_call_end|>", _pythonic),),
 }
-_SPECIAL = {"mistral", "llama3", "granite", "phi4", "deepseek", "lfm2"}
+_SPECIAL = {
+    "mistral", "mistral_args", "llama3", "granite", "phi4", "deepseek", "deepseek_fenced", "lfm2",
+}  # fmt: skip
 _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<tool_call>", "<function="), "qwen3_coder"),
     (("<tool_call>", "<arg_key>"), "glm"),
     (("<tool_call>", "</tool_call>"), "hermes"),
+    (("[TOOL_CALLS]", "[ARGS]"), "mistral_args"),
     (("[TOOL_CALLS]",), "mistral"),
+    (("<｜tool▁calls▁begin｜>", "```json"), "deepseek_fenced"),
     (("<｜tool▁calls▁begin｜>",), "deepseek"),
     (("<|tool_call_start|>",), "lfm2"),
     (("<|tool_list_start|>",), "lfm2"),
