@@ -188,7 +188,8 @@ class FollowedSession(ReservedSession):
 
     def _find_standby(self, index: int, now: float) -> Standby | None:
         assert self.route is not None
-        node = self._seeker.standby(self.route, index, self.generated_count, now)
+        taken = self._standbys.nodes
+        node = self._seeker.standby(self.route, index, self.generated_count, taken, now)
         return None if node is None else self._open_standby(node, index)
 
     def _open_standby(self, node: NodeId, index: int) -> Standby:

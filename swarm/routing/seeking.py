@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from swarm.errors import SwarmError
@@ -47,9 +48,13 @@ class RouteSeeker:
         request = self._request(generated_count, now)
         return self._planner.plan(replace(request, avoid=request.avoid | {node}))
 
-    def standby(self, route: Route, index: int, generated_count: int, now: float) -> NodeId | None:
-        """Who may stand by for a hop of the route."""
-        return self._planner.standby(self._request(generated_count, now), route, index)
+    def standby(
+        self, route: Route, index: int, generated_count: int, taken: Iterable[NodeId], now: float
+    ) -> NodeId | None:
+        """Who may stand by for a hop of the route, beside those who are about to stand by."""
+        request = self._request(generated_count, now)
+        request = replace(request, avoid=request.avoid | frozenset(taken))
+        return self._planner.standby(request, route, index)
 
     def why_not(self, generated_count: int, now: float) -> SwarmError:
         return self._planner.why_not(replace(self._request(generated_count, now), classes=()))

@@ -309,6 +309,20 @@ def test_hops_get_standbys_once_an_answer_has_lasted() -> None:
     assert {C, D} <= set(bench.session.nodes()) and not bench.session.monitored().count(C)
 
 
+def test_one_spare_stands_by_for_one_hop_and_is_not_asked_for_another() -> None:
+    bench = Followed()
+    bench.plans.idle = {0: (C,), 1: (C, D)}
+    bench.tokens(1)
+    opens = [(n, m.layers.start) for n, m in bench.look() if isinstance(m, Open)]
+    assert opens == [(C, 0), (D, 1)]
+    bench.says(C, Opened(SESSION, Epoch(1), 0, 0))
+    bench.says(D, Refused(SESSION, Epoch(1), RefusalCode.KV_EXHAUSTED, "no room"))
+    bench.plans.idle = {0: (C,), 1: (C,)}
+    assert [m for _, m in bench.look() if isinstance(m, Open)] == []
+    bench.caught_up(C)
+    assert [m for _, m in bench.look() if isinstance(m, Open)] == []
+
+
 def test_the_origin_feeds_the_first_and_has_the_others_fed() -> None:
     bench = Followed()
     bench.tokens(1)
