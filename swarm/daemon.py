@@ -33,7 +33,6 @@ from swarm.console_io import Console
 from swarm.discovery.announcement import Announcement
 from swarm.discovery.interfaces import Interface, announced_addresses
 from swarm.discovery.interfaces_io import InterfaceWatch
-from swarm.discovery.invite import invite_line
 from swarm.discovery.mdns_io import Mdns
 from swarm.disk_io import LocalCheckpoints, NodeDisk, check_model_path
 from swarm.errors import ConfigError
@@ -42,18 +41,22 @@ from swarm.gateway.sources import Sources
 from swarm.gossip.sealing import Signer
 from swarm.home_io import Home
 from swarm.hosting import Budget, Hosting, Wish
+from swarm.key_desk_io import KeyDesk, KeyPorts
 from swarm.link.handshake import Credentials
-from swarm.link.identity import OPEN_SWARM_KEY, Identity, SwarmKey, node_id_of, verify
+from swarm.link.identity import Identity, node_id_of, verify
 from swarm.link.instances import draw_instance
+from swarm.link.keyring import KeyRing
+from swarm.link.link_io import Peer
 from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
-from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, Message, Receipt
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, KeyNotice, Message, Receipt
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, Note, note, printable
 from swarm.options import JoinOptions
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.status_line import Pace, status_line
+from swarm.swarm_key_io import swarm_keys
 from swarm.terms import Address, Incarnation, NodeId, short
 from swarm.waiting_io import end, first_of
 from swarm.weights.store_io import cached_models, models_store
@@ -76,8 +79,6 @@ START_LETTERS = 8
 LISTEN_ANY = "0.0.0.0"  # noqa: S104
 STATUS_S = 1.0
 """Between two looks for the line at the bottom of the terminal."""
-FOREIGN_LISTEN_S = 1.5
-"""How long a first start listens for swarms that it might have been meant to join."""
 
 
 def run(options: JoinOptions) -> int:
@@ -149,10 +150,10 @@ def _config(home: Home, options: JoinOptions) -> Config:
 
 
 async def _main(options: JoinOptions, home: Home, config: Config, console: Console) -> int:
-    key = await _swarm_key(options, home, config, console)
+    ring = await swarm_keys(options, home, config, console)
     asked = _asked_to_leave()
     while True:
-        node = _Node(options, home, config, console, key)
+        node = _Node(options, home, config, console, ring)
         await node.start()
         try:
             await node.until_its_end(asked)
@@ -163,6 +164,7 @@ async def _main(options: JoinOptions, home: Home, config: Config, console: Conso
         if asked.is_set() or node.keeper is None:
             return 0
         _take_new_identity(home, console, node.id, node.keeper)
+        ring = ring if ring.key.is_open else home.key_ring() or ring
 
 
 def _asked_to_leave() -> asyncio.Event:
@@ -186,61 +188,6 @@ def _take_new_identity(home: Home, console: Console, old: NodeId, keeper: Addres
     console.note(note("node.renewed", Level.WARNING, node=short(fresh), kept=str(kept)))
 
 
-# -------------------------------------------------------------------- the swarm's key
-
-
-async def _swarm_key(
-    options: JoinOptions, home: Home, config: Config, console: Console
-) -> SwarmKey:
-    """Given, kept from before, or (on first use) asked for or drawn afresh."""
-    if options.open_swarm:
-        console.note(note("swarm.open", Level.WARNING))
-        return OPEN_SWARM_KEY
-    if options.key is not None:
-        key = SwarmKey.parse(options.key)
-        home.save_swarm_key(key)
-        return key
-    kept = home.swarm_key()
-    if kept is not None:
-        return kept
-    heard = await _foreign_swarms(config) if config.discovery.mdns else {}
-    for tag, name in heard.items():
-        console.note(note("swarm.heard", tag=tag, node_name=name))
-    console.flush()
-    asked = _asked_key() if heard and sys.stdin.isatty() else None
-    key = asked or SwarmKey.generate(secrets.token_bytes)
-    home.save_swarm_key(key)
-    if asked is None:
-        # The key itself is for the person alone: no log may hold it.
-        console.note(note("key.made", show_it_with="swarm key show"))
-        console.say("To add another machine to it, type there:  " + invite_line(key.text))
-    return key
-
-
-def _asked_key() -> SwarmKey | None:
-    text = input("Key of that swarm (empty: start a new one): ").strip()
-    return SwarmKey.parse(text) if text else None
-
-
-async def _foreign_swarms(config: Config) -> dict[str, str]:
-    """Swarms that announce themselves on this network now."""
-    heard: dict[str, str] = {}
-
-    class Ear:
-        def peer_sighted(self, node: NodeId, addresses: tuple[Address, ...]) -> None:
-            """Nobody can be of a swarm that does not exist yet."""
-
-        def foreign_swarm(self, tag: str, name: str) -> None:
-            heard[tag] = name
-
-    nobody = Announcement(NodeId(""), "", "", Address(LISTEN_ANY, 0), PROTOCOL_MIN, PROTOCOL_MAX)
-    mdns = Mdns(nobody, config.discovery, Ear(), lambda entry: None, announce=False)
-    await mdns.start()
-    await asyncio.sleep(FOREIGN_LISTEN_S)
-    await mdns.stop()
-    return heard
-
-
 # -------------------------------------------------------------------- the node
 
 
@@ -253,13 +200,14 @@ class _Node:
         home: Home,
         config: Config,
         console: Console,
-        key: SwarmKey,
+        ring: KeyRing,
     ) -> None:
         self._options = options
         self._home = home
         self._config = config
         self._console = console
-        self._key = key
+        self._ring = ring
+        self._key = ring.key
         self._identity = Identity(home.node_seed(secrets.token_bytes))
         self._instance = draw_instance(secrets.token_bytes, time.time())
         self._incarnation = Incarnation(home.next_incarnation())
@@ -291,6 +239,9 @@ class _Node:
         self._io = self._node_io(loop, addresses, events)
         events.target = self._io
         self._io.attach(self._links)
+        keys = KeyPorts(self._links, self._links.set_keys, self._console.note)
+        events.keys = KeyDesk(self.id, self._home, self._ring, keys)
+        self._on_hangup(events.keys.reload)
         self._receipts = events.receipts = self._receipt_desk()
         await self._receipts.start()
         self._stack.push_async_callback(self._receipts.close)
@@ -345,6 +296,11 @@ class _Node:
         await self._stack.aclose()
         reason = "the node stops" if self.keeper is None else "the node takes a new identity"
         await self._links.close_all(reason)
+
+    def _on_hangup(self, act: Callable[[], None]) -> None:
+        """A hang-up signal, where there is one, is how other commands say: look at the home."""
+        with contextlib.suppress(AttributeError, NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
 
     async def _show_status(self) -> None:
         """For the person at the terminal, until cancelled."""
@@ -484,12 +440,20 @@ class _Late:
 
     target: NodeIo
     receipts: ReceiptDesk
+    keys: KeyDesk
+
+    def link_up(self, peer: Peer) -> None:
+        self.keys.link_up(peer.node)
+        self.target.link_up(peer)
 
     def message_received(self, peer: NodeId, message: Message) -> None:
-        """Receipts are between owners: the node itself decides nothing by them."""
+        """Receipts and keys are between owners: the node itself decides nothing by them."""
         if isinstance(message, Receipt):
             self.target.heard(peer)
             self.receipts.received(peer, message)
+        elif isinstance(message, KeyNotice):
+            self.target.heard(peer)
+            self.keys.received(message)
         else:
             self.target.message_received(peer, message)
 

@@ -3,6 +3,7 @@
 node.key          32-byte seed of the node's identity            mode 0600
 node-ID.key       seeds given up because another machine uses them too
 key               the swarm key in text form                     mode 0600
+keyring.json      its generation, older keys, nodes put out      mode 0600
 incarnation       restart counter, raised before every start
 peers.json        endpoints that answered last time
 gateway.json      {"url", "pid", "control_token"} while it runs  mode 0600
@@ -19,7 +20,9 @@ from pathlib import Path
 
 from swarm.errors import ConfigError
 from swarm.link.identity import SwarmKey
-from swarm.terms import INCARNATION_LIMIT, Address
+from swarm.link.keyring import KeyRing
+from swarm.messages import OlderKey
+from swarm.terms import INCARNATION_LIMIT, Address, NodeId
 
 SEED_BYTES = 32
 INCARNATION_RESERVE = 1 << 32
@@ -81,6 +84,37 @@ class Home:
 
     def save_swarm_key(self, key: SwarmKey) -> None:
         self._write(self.path / "key", key.text + "\n", secret=True)
+
+    def key_ring(self) -> KeyRing | None:
+        """The swarm key with its history; None: there is no key yet."""
+        key = self.swarm_key()
+        if key is None:
+            return None
+        file = self.path / "keyring.json"
+        if not file.exists():
+            return KeyRing(key)
+        try:
+            told = json.loads(file.read_text())
+            if told["tag"] != key.tag:
+                return KeyRing(key)  # of a swarm that this node has left
+            older = tuple(OlderKey(bytes.fromhex(s), float(until)) for s, until in told["older"])
+            revoked = frozenset(NodeId(str(node)) for node in told["revoked"])
+            return KeyRing(key, int(told["generation"]), older, revoked)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"{file} is damaged; remove it, and the nodes that were put out are known again"
+                " from the other members"
+            ) from error
+
+    def save_key_ring(self, ring: KeyRing) -> None:
+        row = {
+            "tag": ring.key.tag,
+            "generation": ring.generation,
+            "older": [[old.secret.hex(), old.until_s] for old in ring.older],
+            "revoked": sorted(ring.revoked),
+        }
+        self._write(self.path / "keyring.json", json.dumps(row) + "\n", secret=True)
+        self.save_swarm_key(ring.key)
 
     # ------------------------------------------------------------ counters and peers
 

@@ -22,6 +22,9 @@ from typing import Any, ClassVar
 
 from swarm import shapes
 from swarm.errors import LocalProtocolError, RemoteProtocolError
+from swarm.key_messages import KEY_SECRET_BYTES as KEY_SECRET_BYTES
+from swarm.key_messages import KeyNotice as KeyNotice
+from swarm.key_messages import OlderKey as OlderKey
 from swarm.message_base import FailureCode as FailureCode
 from swarm.message_base import Lane as Lane
 from swarm.message_base import Message as Message
@@ -324,7 +327,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
     MirrorTo, History, Receipt, Step, FileRequest, FileChunk,
     HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
-    RelayOpen, RelayOffer, RelayRefused, RelayLeg,
+    RelayOpen, RelayOffer, RelayRefused, RelayLeg, KeyNotice,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from swarm.discovery.invite import Invite
+    from swarm.link.identity import SwarmKey
 
 LOOK_TIMEOUT_S = 3.0
 
@@ -40,7 +41,8 @@ def invite(
     folder = home.expanduser()
     given = tuple(parse_address(text) for text in address or ())
     addresses = given or _own_addresses(folder)
-    made = Invite(_secret(folder), addresses, day_of(time.time()))
+    key = _key(folder)
+    made = Invite(key.secret, key.tag, addresses, day_of(time.time()))
     if as_json:
         print_json({"invite": made.text, "addresses": [str(each) for each in addresses]})
         return
@@ -62,13 +64,13 @@ def _print_code(text: str) -> None:
     segno.make(text.upper(), micro=False, error="l").terminal(compact=True)
 
 
-def _secret(folder: Path) -> bytes:
+def _key(folder: Path) -> SwarmKey:
     from swarm.home_io import Home as NodeHome
 
     key = NodeHome(folder).swarm_key() if folder.is_dir() else None
     if key is None:
         raise ConfigError(f"there is no swarm key in {folder}; `swarm join` makes one")
-    return key.secret
+    return key
 
 
 def _own_addresses(folder: Path) -> tuple[Address, ...]:
@@ -91,7 +93,7 @@ def check_invite(found: Invite) -> None:
     from swarm.link.probe_io import visit
 
     async def look() -> list[Outcome]:
-        key = SwarmKey(found.secret)
+        key = SwarmKey(found.secret, found.tag)
         visits = (
             visit(address, key, own_port=0, timeout_s=LOOK_TIMEOUT_S) for address in found.addresses
         )

@@ -100,7 +100,7 @@ def _swarm(
 
     found = parse_invite(invite)
     check_invite(found)
-    return SwarmKey(found.secret).text, (*addresses, *found.addresses)
+    return SwarmKey(found.secret, found.tag).text, (*addresses, *found.addresses)
 
 
 def _from_the_hub(

@@ -1,12 +1,12 @@
 """What another machine needs to join, as one line to type or a short text to scan. Pure.
 
     invite-  base32, lower case, of:
-    version u8 | day made, since 1970, u16 | the swarm's secret, 32 bytes
+    version u8 | day made, since 1970, u16 | the swarm's tag, 8 bytes | its secret, 32 bytes
     | count u8, then so many addresses: kind u8 (4, 6 or the length of a name plus 16),
       host, port u16
     | checksum, 3 bytes
 
-The swarm's tag follows from the secret. Case and blanks do not matter, so that a QR code may use
+Case and blanks do not matter, so that a QR code may use
 its denser alphabet.
 """
 
@@ -29,7 +29,7 @@ VERSION = 1
 SECRET_BYTES = 32
 ADDRESSES_MAX = 8
 LETTERS_MAX = 2048
-_HEAD = struct.Struct(">BH32sB")
+_HEAD = struct.Struct(">BH8s32sB")
 _PORT = struct.Struct(">H")
 _CHECKSUM_BYTES = 3
 _NAME_BASE = 16
@@ -49,9 +49,10 @@ def invite_line(key: str, peers: tuple[Address, ...] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """`secret`: the swarm's; `made_day`: days since 1970."""
+    """`secret`, `tag`: the swarm's; `made_day`: days since 1970."""
 
     secret: bytes = field(repr=False)
+    tag: str
     addresses: tuple[Address, ...] = ()
     made_day: int = 0
 
@@ -62,7 +63,8 @@ class Invite:
         packed = [part for address in self.addresses if (part := _packed(address))]
         packed = packed[:ADDRESSES_MAX]
         day = min(max(0, self.made_day), _DAY_MAX)
-        body = _HEAD.pack(VERSION, day, self.secret, len(packed)) + b"".join(packed)
+        tag = bytes.fromhex(self.tag)
+        body = _HEAD.pack(VERSION, day, tag, self.secret, len(packed)) + b"".join(packed)
         letters = base64.b32encode(body + _checksum(body)).decode()
         return PREFIX + letters.rstrip("=").lower()
 
@@ -90,13 +92,13 @@ def parse_invite(text: str) -> Invite:
     body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
     if len(body) < _HEAD.size or not hmac.compare_digest(checksum, _checksum(body)):
         raise ConfigError("the invite is mistyped, or was not copied whole")
-    version, day, secret, count = _HEAD.unpack_from(body)
+    version, day, tag, secret, count = _HEAD.unpack_from(body)
     if version != VERSION:
         raise ConfigError(
             f"the invite is of version {version}, and this program knows version {VERSION};"
             " update it"
         )
-    return Invite(secret, _addresses(body[_HEAD.size :], count), day)
+    return Invite(secret, tag.hex(), _addresses(body[_HEAD.size :], count), day)
 
 
 def _packed(address: Address) -> bytes:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from swarm import shapes
@@ -63,6 +63,10 @@ class Credentials:
     instance: bytes = b""
     """Of this start (see `instances`); b"": none is shown."""
     suite: Suite = NOISE
+    older_keys: tuple[SwarmKey, ...] = ()
+    """Of the same swarm, accepted beside its key."""
+    revoked: frozenset[NodeId] = frozenset()
+    """Nodes that get no link, whatever key they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,9 @@ class Handshake:
         self._lane: Lane | None = None
         self._binding = b""
         self._is_fresh: IsFresh = lambda _: True
+        self._is_greeted = False
+        self._others: list[Credentials] = []
+        self._entropy: Entropy | None = None
         self._peer_range = ProtocolRange()
         self._peer_aes = False
 
@@ -155,6 +162,10 @@ class Handshake:
         """`is_fresh` is asked once with the dialler's ephemeral key; False for a replay."""
         handshake = Handshake._new(credentials, entropy, initiator=False)
         handshake._is_fresh = is_fresh
+        handshake._others = [
+            replace(credentials, swarm_key=older) for older in credentials.older_keys
+        ]
+        handshake._entropy = entropy
         return handshake
 
     @staticmethod
@@ -167,6 +178,17 @@ class Handshake:
         )
         noise = credentials.suite.handshake(keys, initiator=initiator)
         return Handshake(credentials, noise, entropy(_RANDOM_BYTES))
+
+    def _read_first(self, message: bytes) -> bytes:
+        """An accepter's: of the keys that are accepted, the first that opens it."""
+        while True:
+            try:
+                return self._noise.read(message)
+            except HandshakeFailed:
+                if not self._others or self._entropy is None:
+                    raise
+            other = Handshake._new(self._others.pop(0), self._entropy, initiator=False)
+            self._noise, self._credentials = other._noise, other._credentials
 
     @property
     def peer_range(self) -> ProtocolRange:
@@ -189,11 +211,13 @@ class Handshake:
         return self._noise.write(shapes.pack(hello))
 
     def receive(self, message: bytes) -> Reply:
-        payload = self._noise.read(message)
         if self.dials:
-            return self._on_answer(shapes.unpack(Proof, payload))
-        if not self._noise.remote_static:
+            return self._on_answer(shapes.unpack(Proof, self._noise.read(message)))
+        if not self._is_greeted:
+            payload = self._read_first(message)
+            self._is_greeted = True
             return self._on_hello(shapes.unpack(Hello, payload))
+        payload = self._noise.read(message)
         proof = shapes.unpack(Proof, payload)
         self._check(proof)
         return Reply(established=self._established(proof))

@@ -27,7 +27,10 @@ IDS_KEPT = 4096
 SECRETS_KEPT = 64
 KEY_PREFIX = "swarm-"
 _CHECKSUM_BYTES = 3
+TAG_BYTES = 8
 _KEY_LETTERS = (SEED_BYTES + _CHECKSUM_BYTES) * 8 // 5
+_LATER_LETTERS = -(-(SEED_BYTES + TAG_BYTES + _CHECKSUM_BYTES) * 8 // 5)
+"""Of a key that is not the first of its swarm: it names the swarm too."""
 
 
 @lru_cache(maxsize=IDS_KEPT)
@@ -81,13 +84,19 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SwarmKey:
-    """The secret that makes nodes one swarm. `repr` and `str` show its tag only."""
+    """The secret that makes nodes one swarm. `repr` and `str` show its tag only.
+
+    `swarm`: the tag, where this is not the first key of the swarm; "": it follows from the secret.
+    """
 
     secret: bytes = field(repr=False)
+    swarm: str = ""
 
     def __post_init__(self) -> None:
         if len(self.secret) != SEED_BYTES:
             raise ConfigError(f"a swarm key has {SEED_BYTES} bytes, not {len(self.secret)}")
+        if self.swarm == self._first_tag:
+            object.__setattr__(self, "swarm", "")
 
     @staticmethod
     def generate(entropy: Callable[[int], bytes]) -> SwarmKey:
@@ -103,29 +112,35 @@ class SwarmKey:
         if not letters.startswith(KEY_PREFIX):
             raise ConfigError(f"a swarm key begins with {KEY_PREFIX!r}; `swarm key show` prints it")
         letters = letters.removeprefix(KEY_PREFIX)
-        if len(letters) != _KEY_LETTERS:
+        if len(letters) not in (_KEY_LETTERS, _LATER_LETTERS):
             raise ConfigError(
                 f"a swarm key has {_KEY_LETTERS} letters after {KEY_PREFIX!r}, this one"
                 f" {len(letters)}; was it copied whole?"
             )
         try:
-            raw = base64.b32decode(letters.upper())
+            raw = base64.b32decode(letters.upper() + "=" * (-len(letters) % 8))
         except (binascii.Error, ValueError) as error:
             raise ConfigError("a swarm key has only the letters a-z and digits 2-7") from error
-        secret, checksum = raw[:SEED_BYTES], raw[SEED_BYTES:]
-        if not hmac.compare_digest(checksum, _checksum(secret)):
+        told, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
+        if not hmac.compare_digest(checksum, _checksum(told)):
             raise ConfigError("the swarm key is mistyped: its last letters do not fit the rest")
-        return SwarmKey(secret)
+        return SwarmKey(told[:SEED_BYTES], told[SEED_BYTES:].hex())
 
     @property
     def text(self) -> str:
         """The secret in the form that people type: for `--key`, never for a log."""
-        return KEY_PREFIX + base64.b32encode(self.secret + _checksum(self.secret)).decode().lower()
+        told = self.secret + bytes.fromhex(self.swarm)
+        letters = base64.b32encode(told + _checksum(told)).decode().rstrip("=")
+        return KEY_PREFIX + letters.lower()
 
     @property
     def tag(self) -> str:
         """16 hex digits that name the swarm in public and tell nothing of the key."""
-        return _derive(self.secret, b"tag")[:8].hex()
+        return self.swarm or self._first_tag
+
+    @property
+    def _first_tag(self) -> str:
+        return _derive(self.secret, b"tag")[:TAG_BYTES].hex()
 
     @property
     def psk(self) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -24,6 +24,7 @@ from swarm.link.dial_round import DialRound
 from swarm.link.frames import Encoder
 from swarm.link.handshake import Credentials, Established, Handshake
 from swarm.link.instances import draw_instance, must_yield
+from swarm.link.keyring import REVOKED, KeyRing
 from swarm.link.lanes import (
     Challenge,
     CloseConnection,
@@ -92,6 +93,8 @@ class TcpLinks:
         self._config = config
         self._events = events
         self._clock = surroundings.clock
+        self._wall_clock = surroundings.wall_clock
+        self._ring: KeyRing | None = None
         self._entropy = surroundings.entropy
         self._telling = Telling(surroundings.notes, surroundings.clock)
         self._decode = surroundings.decode
@@ -112,12 +115,14 @@ class TcpLinks:
         self._live: dict[int, LiveLink] = {}
         """The same by the number of either connection."""
         self._upkeep_timer: asyncio.TimerHandle | None = None
-        ports = DialPorts(self._dialled, self._round_failed, self.gone, self._connect_via)
+        ports = DialPorts(
+            self._dialled, self._round_failed, self.gone, lambda c: self._relays.connect(c)
+        )
         self._dialler = Dialler(ports, config.dial_timeout_s)
         shared = BulkPorts(self._links, self._live, self._table, self._dialler, events, self._clock)
         self._bulk = BulkLanes(shared, config.bulk_idle_s)
         between = RelayPorts(
-            self._links, self._table, self._dialler, self._offered, self._clock, self._entropy
+            self._links, self._table, self._dialler, self._accepter, self._clock, self._entropy
         )
         self._relays = Relays(between, config)
         self._deferred: list[Callable[[], None]] = []
@@ -130,6 +135,13 @@ class TcpLinks:
     def set_incarnation(self, incarnation: Incarnation) -> None:
         """What handshakes say from now on; links that are up keep what they said."""
         self._credentials = dataclasses.replace(self._credentials, incarnation=incarnation)
+
+    def set_keys(self, ring: KeyRing) -> None:
+        """What handshakes use and accept from now on; who was put out loses its link."""
+        self._ring, old = ring, self._credentials
+        self._credentials = dataclasses.replace(old, swarm_key=ring.key, revoked=ring.revoked)
+        for node in sorted(ring.revoked):
+            self.close(node, REVOKED)
 
     async def listen(self, host: str, port: int) -> Address:
         loop = asyncio.get_running_loop()
@@ -216,6 +228,8 @@ class TcpLinks:
         self._gate.proven(connection.number, self._clock())
 
     def objection(self, connection: Connection, found: Established) -> str | None:
+        if found.node in self._credentials.revoked:
+            return REVOKED
         self._dialler.found(connection, found.node)
         objection = self._table.objection(
             found,
@@ -423,26 +437,23 @@ class TcpLinks:
     def _accepted(self) -> Connection:
         return self._accepter(None)
 
-    def _offered(self, via: NodeId) -> Connection:
-        """For a stream that comes by way of `via`."""
-        return self._accepter(Destination(Address("", 0), via))
+    def _accepter(self, via: NodeId | None) -> Connection:
+        """For a stream that comes directly, or by way of `via`."""
 
-    def _accepter(self, origin: Destination | None) -> Connection:
         def is_fresh(ephemeral: bytes) -> bool:
             return self._replays.is_fresh(ephemeral, self._clock())
 
-        handshake = Handshake.accepter(self._credentials, self._entropy, is_fresh)
-        return self._new_connection(handshake, None, origin)
+        older = () if self._ring is None else self._ring.accepted(self._wall_clock())
+        credentials = dataclasses.replace(self._credentials, older_keys=older)
+        handshake = Handshake.accepter(credentials, self._entropy, is_fresh)
+        return self._new_connection(handshake, None, Destination(Address("", 0), via))
 
     def _dialled(self, lane: Lane, binding: bytes, destination: Destination) -> Connection:
         handshake = Handshake.dialler(self._credentials, self._entropy, lane, binding)
         return self._new_connection(handshake, destination.address, destination)
 
-    def _connect_via(self, connection: Connection) -> Awaitable[None]:
-        return self._relays.connect(connection)
-
     def _new_connection(
-        self, handshake: Handshake, address: Address | None, other: Destination | None
+        self, handshake: Handshake, address: Address | None, other: Destination
     ) -> Connection:
         self._last_number += 1
         setup = ConnectionSetup(
@@ -452,8 +463,8 @@ class TcpLinks:
             self._encode,
             self._decode,
             self._traffic,
-            via=None if other is None else other.via,
-            target=None if other is None else other.target,
+            via=other.via,
+            target=other.target,
         )
         connection = Connection(setup, self._config, self)
         self._connections[setup.number] = connection

@@ -73,7 +73,7 @@ def test_an_invite_holds_the_key_and_addresses(
 def test_the_code_is_drawn_with_half_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     from swarm.commands.invite_io import _print_code
 
-    _print_code(Invite(KEY.secret, (Address("10.0.0.1", 7000),)).text)
+    _print_code(Invite(KEY.secret, KEY.tag, (Address("10.0.0.1", 7000),)).text)
     lines = capsys.readouterr().out.splitlines()
     assert 15 < len(lines) < 40
     assert max(map(len, lines)) < 80
@@ -93,12 +93,12 @@ def test_a_stale_invite_is_named_and_a_silent_one_is_tried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with listening() as address:
-        check_invite(Invite(KEY.secret, (address,)))
+        check_invite(Invite(KEY.secret, KEY.tag, (address,)))
         assert capsys.readouterr().err == ""
         with pytest.raises(ConfigError, match="no longer valid") as raised:
-            check_invite(Invite(OTHER_KEY.secret, (Address("127.0.0.1", 1), address)))
+            check_invite(Invite(OTHER_KEY.secret, KEY.tag, (Address("127.0.0.1", 1), address)))
         assert str(address) in str(raised.value)
-    check_invite(Invite(KEY.secret, (Address("127.0.0.1", 1),)))
+    check_invite(Invite(KEY.secret, KEY.tag, (Address("127.0.0.1", 1),)))
     assert "nobody answers" in capsys.readouterr().err
 
 
