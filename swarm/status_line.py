@@ -14,6 +14,8 @@ BAR_CELLS = 10
 ENDS = ("shard.serving", "shard.failed", "worker.lost", "worker.stuck")
 """Notes after which nothing is being loaded any more."""
 PARTS = {
+    "checkpoint": "reading the checkpoint",
+    "kernels": "building what computes it, the first time",
     "weights": "reading weights",
     "checks": "checking that it computes alike in all pieces",
     "timing": "measuring its speed",
@@ -35,7 +37,9 @@ class Progress:
             self.text = f"loading {self._what}"
         elif entry.event == "shard.loading":
             part = str(entry.get("part"))
-            self.text = f"{bar(entry.get('percent'))} {self._what}: {PARTS.get(part, part)}"
+            how = PARTS.get(part, part)
+            shown = f"{bar(entry.get('percent'))} {self._what}: {how}"
+            self.text = how if part == "checkpoint" else shown
         elif entry.event == "shard.fetch":
             self._what = f"layers {entry.get('layers')} of {entry.get('model')}"
             self.text = f"fetching {self._what}"

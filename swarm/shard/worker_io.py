@@ -199,6 +199,7 @@ class Worker:
             return [WorkerFailed(path, f"{path} does not fit into the memory of {self._device}")]
 
     def _inspect(self, order: Inspect) -> Inspected:
+        self._send([LoadProgress(0.0, "checkpoint")])  # Python is up: that alone can take minutes
         self._cache_dir = Path(order.cache_dir)
         path = Path(order.path)
         config = read_config(path)
@@ -235,6 +236,7 @@ class Worker:
         found = self._identify(path)
         if found.model_id != order.model_id:
             raise ShardError(f"{path} is not the model that was announced: its files have changed")
+        self._send([LoadProgress(0.0, "kernels")])
         self._start_kernels()
         self._drop(order.model_id, "the shard was replaced by another one")
         self._send([LoadProgress(0.0, "weights")])

@@ -57,6 +57,15 @@ def test_a_load_is_followed_to_its_end() -> None:
     assert progress.note(note("shard.serving", model="m", layers="0:4")) and progress.text == ""
 
 
+def test_a_start_says_what_it_does_before_it_loads() -> None:
+    progress = Progress()
+    assert progress.note(note("shard.loading", Level.DEBUG, part="checkpoint", percent=0))
+    assert progress.text == "reading the checkpoint"
+    progress.note(note("shard.load", model="m", layers="0:4"))
+    progress.note(note("shard.loading", Level.DEBUG, part="kernels", percent=0))
+    assert "layers 0:4 of m: building" in progress.text
+
+
 def test_a_download_is_shown_until_its_weights_are_loaded() -> None:
     progress = Progress()
     assert not progress.note(note("weights.fetching", Level.DEBUG, percent=3))
