@@ -76,7 +76,8 @@ NAME_LETTERS_MAX = 128
 WORKER_LINE_SHOWN = 500
 START_LETTERS = 8
 """Of a start's instance, in the names of its mDNS entries."""
-LISTEN_ANY = "0.0.0.0"  # noqa: S104
+LISTEN_ANY = "::"
+"""Every interface, IPv4 and IPv6."""
 STATUS_S = 1.0
 """Between two looks for the line at the bottom of the terminal."""
 

@@ -83,6 +83,16 @@ class Lan:
         _ip("-n", self.hosts[index], "link", "set", "eth0", "up")
         _ip("-n", self.hosts[index], "route", "replace", "default", "dev", "eth0")
 
+    def forget_ipv4(self, index: int) -> None:
+        """The host keeps the address that it gave itself: IPv6 link-local."""
+        _ip("-n", self.hosts[index], "-4", "addr", "flush", "dev", "eth0")
+
+    def move(self, index: int, address: str) -> None:
+        """The host gets another address and loses the one it had, as from Wi-Fi to cable."""
+        _ip("-n", self.hosts[index], "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", self.hosts[index], "addr", "del", f"{self.address(index)}/24", "dev", "eth0")
+        _ip("-n", self.hosts[index], "route", "replace", "default", "dev", "eth0")
+
     def part(self, one: int, other: int) -> None:
         """The two hosts drop all that comes from each other, as isolated clients of one radio do:
         nobody is told."""

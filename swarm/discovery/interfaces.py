@@ -31,7 +31,8 @@ class AddressClass(IntEnum):
     VIRTUAL = 3
     LOOPBACK = 4
     UNUSABLE = 5
-    """IPv6 link-local: meaningless without the scope of the machine that dials."""
+    """Among them IPv6 link-local, which means nothing without the scope of the machine that dials:
+    see `scoped_hosts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,18 @@ def announced_hosts(interfaces: Iterable[Interface], bound_host: str) -> tuple[s
     return tuple(sorted(hosts, key=lambda host: (_is_v6(host), ipaddress.ip_address(host).packed)))
 
 
+def scoped_hosts(interfaces: Iterable[Interface], bound_host: str) -> tuple[str, ...]:
+    """IPv6 link-local addresses of physical interfaces, where the node listens on all.
+
+    Whoever hears them by multicast knows the scope: the interface that they came in on. They go
+    into no record and no invite.
+    """
+    if bound_host not in ANY_HOSTS or bound_host == "0.0.0.0":
+        return ()
+    found = {i.host for i in interfaces if _is_scoped(i.host) and _is_physical(i.name)}
+    return tuple(sorted(found, key=lambda host: ipaddress.ip_address(host).packed))
+
+
 def announced_addresses(
     interfaces: Iterable[Interface], bound: Address, limit: int
 ) -> tuple[Address, ...]:
@@ -91,6 +104,18 @@ def multicast_hosts(interfaces: Iterable[Interface], bound_host: str) -> tuple[s
     wanted = announced_hosts(known, "0.0.0.0" if bound_host in ANY_HOSTS else bound_host)
     own = {interface.host for interface in known}
     return tuple(host for host in wanted if host in own and not _is_v6(host))
+
+
+def _is_physical(name: str) -> bool:
+    return not name.lower().startswith((*VIRTUAL_PREFIXES, *TUNNEL_PREFIXES))
+
+
+def _is_scoped(host: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return ip.version == 6 and ip.is_link_local
 
 
 def _is_v6(host: str) -> bool:

@@ -7,6 +7,7 @@ spurious, and a link tells better who lives. Whatever fails here, the node runs 
 from __future__ import annotations
 
 import asyncio
+from socket import has_ipv6
 from typing import Any, Protocol
 
 from zeroconf import Error as ZeroconfError
@@ -15,7 +16,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from swarm.config import DiscoveryConfig
 from swarm.discovery.announcement import SERVICE_TYPE, Announcement, Heard, read_entry
-from swarm.discovery.interfaces import announced_hosts, multicast_hosts
+from swarm.discovery.interfaces import announced_hosts, multicast_hosts, scoped_hosts
 from swarm.discovery.interfaces_io import InterfaceReader, read_interfaces
 from swarm.notes import Level, NoteSink, note
 from swarm.terms import Address, NodeId, short
@@ -104,8 +105,9 @@ class Mdns:
         """
         interfaces = self._read()
         bound = self._announcement.listen.host
-        multicast = multicast_hosts(interfaces, bound)
-        announced = announced_hosts(interfaces, bound)
+        scoped = scoped_hosts(interfaces, bound) if has_ipv6 else ()
+        multicast = multicast_hosts(interfaces, bound) + scoped
+        announced = announced_hosts(interfaces, bound) + scoped
         try:
             if not multicast:
                 await self._close()
@@ -122,7 +124,9 @@ class Mdns:
             self._tell_trouble(f"{type(error).__name__}: {error}")
 
     async def _open(self, multicast: tuple[str, ...], announced: tuple[str, ...]) -> None:
-        self._zeroconf = AsyncZeroconf(interfaces=list(multicast), ip_version=IPVersion.V4Only)
+        has_v6 = any(":" in host for host in multicast)
+        version = IPVersion.All if has_v6 else IPVersion.V4Only
+        self._zeroconf = AsyncZeroconf(interfaces=list(multicast), ip_version=version)
         self._multicast = multicast
         self._browser = AsyncServiceBrowser(
             self._zeroconf.zeroconf, SERVICE_TYPE, handlers=[self._changed]

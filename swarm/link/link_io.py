@@ -96,7 +96,8 @@ class Links(Protocol):
     """All links of one node."""
 
     async def listen(self, host: str, port: int) -> Address:
-        """Take connections; port 0 picks a free one. Raises OSError where that cannot be."""
+        """Take connections; port 0 picks a free one. Host `::` is every interface, IPv4 and, where
+        there is any, IPv6. Raises OSError where that cannot be."""
 
     def dial(self, addresses: Sequence[Address], expected: NodeId | None) -> None:
         """Try all addresses at once; the first that authenticates wins, the others are dropped.

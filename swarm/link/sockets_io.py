@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import os
 import platform
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from swarm import notes
 from swarm.terms import Address
 
+ALL_HOSTS = "::"
+_ALL_V4 = "0.0.0.0"  # noqa: S104
+_PORT_ATTEMPTS = 5
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 """Seconds, seconds, count: an idle connection to a host that vanished is reaped in 11 s."""
 _LOWER_EFFORT = 0x20
@@ -20,6 +25,30 @@ _BULK_PRIORITY = 2
 """TC_PRIO_BULK."""
 _TEXT_MAX = 200
 _RESOLVED_MAX = 4
+
+
+async def listen_on(
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+) -> list[asyncio.Server]:
+    """Servers on a host; `::` is every interface, on one port of both families.
+
+    Raises OSError where not even IPv4 can be had, or the port is free in one family only.
+    """
+    loop = asyncio.get_running_loop()
+    if host != ALL_HOSTS:
+        return [await loop.create_server(factory, host, port)]
+    for attempt in range(_PORT_ATTEMPTS):
+        first = await loop.create_server(factory, _ALL_V4, port)
+        bound = int(first.sockets[0].getsockname()[1])
+        try:
+            return [first, await loop.create_server(factory, ALL_HOSTS, bound)]
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return [first]  # a machine without IPv6
+            first.close()
+            if port or attempt == _PORT_ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def set_options(sock: Any) -> None:

@@ -49,6 +49,7 @@ from swarm.link.link_io import (
 from swarm.link.live_io import ContestPorts, Contests, LiveLink, peer_of
 from swarm.link.quality import Upkeep
 from swarm.link.relay_io import LOST, RELAY_MESSAGES, RelayPorts, Relays
+from swarm.link.sockets_io import listen_on
 from swarm.link.surroundings import Surroundings as Surroundings
 from swarm.link.telling import Telling
 from swarm.link.traffic import Traffic, TrafficCounts
@@ -144,10 +145,9 @@ class TcpLinks:
             self.close(node, REVOKED)
 
     async def listen(self, host: str, port: int) -> Address:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._accepted, host, port)
-        self._servers.append(server)
-        bound = int(server.sockets[0].getsockname()[1])
+        servers = await listen_on(self._accepted, host, port)
+        self._servers += servers
+        bound = int(servers[0].sockets[0].getsockname()[1])
         self._credentials = dataclasses.replace(self._credentials, listening_port=bound)
         return Address(host, bound)
 

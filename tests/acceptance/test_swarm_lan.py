@@ -61,6 +61,20 @@ def test_hearing_in_one_direction_is_enough(tmp_path: Path, lan: Lan) -> None:
         swarm.await_ready(FOUND_DEADLINE_S)
 
 
+def test_hosts_without_any_address_but_their_own_ipv6_find_each_other(
+    tmp_path: Path, lan: Lan
+) -> None:
+    for index in range(2):
+        lan.forget_ipv4(index)
+    with Swarm(tmp_path) as swarm:
+        for index, name in enumerate(["north", "east"]):
+            swarm.start(plan(lan, index, name, listen="[::]:0"))
+        swarm.await_ready(FOUND_DEADLINE_S)
+        for node in swarm.running():
+            (up,) = [entry for entry in node.notes if entry["event"] == "link.up"]
+            assert not up["dialled"] or up["address"].startswith("[fe80::")
+
+
 def holders(swarm: Swarm, lan: Lan, model: Path) -> Node:
     origin = swarm.start(plan(lan, 0, "north", model=model, layers="0:15"))
     for index, name, layers in [(1, "east", "15:30"), (2, "south", "15:30")]:
@@ -85,3 +99,28 @@ def test_a_host_unplugged_in_mid_answer(tmp_path: Path, lan: Lan, smollm2: Path)
         assert answer.ids == undisturbed.ids
         assert answer.swarm["reroutes"] >= 1
         assert hop.node_id not in {entry["node"] for entry in answer.swarm["route"]}
+
+
+@pytest.mark.slow
+def test_a_host_gets_another_address_in_mid_answer(tmp_path: Path, lan: Lan, smollm2: Path) -> None:
+    """Its links die without a word; it is the same node at the new address, and has kept its KV."""
+    with Swarm(tmp_path) as swarm:
+        origin = swarm.start(plan(lan, 0, "north", model=smollm2, layers="0:15"))
+        other = swarm.start(plan(lan, 1, "east", model=smollm2, layers="15:30"))
+        swarm.await_ready(300.0)
+        body = {"model": "smollm2", "prompt": "Rain", "max_tokens": 48, "ignore_eos": True}
+        undisturbed = origin.ask(**body).finish()
+        answer = origin.ask(**body)
+        answer.read_to(8)
+        moment = time.monotonic()
+        lan.move(1, "10.77.0.101")
+        swarm.await_note(origin, "session.reroute", since=moment)
+        answer.finish()
+        assert answer.error is None
+        assert answer.ids == undisturbed.ids
+        told = swarm.wait(
+            lambda: [a for a in other.view(origin.state())["addresses"] if "10.77.0.101" in a],
+            "the new address to go round",
+            30.0,
+        )
+        assert told

@@ -14,6 +14,7 @@ from swarm.discovery.interfaces import (
     announced_hosts,
     classify,
     multicast_hosts,
+    scoped_hosts,
 )
 from swarm.discovery.interfaces_io import InterfaceWatch, read_interfaces
 from swarm.discovery.invite import invite_line
@@ -81,6 +82,16 @@ def test_multicast_speaks_where_the_node_listens() -> None:
     assert multicast_hosts(everything, "192.168.1.10") == ("192.168.1.10",)
     assert multicast_hosts(everything, "10.99.99.99") == (), "not one of ours"
     assert multicast_hosts(LOOPBACK, "") == ("127.0.0.1",)
+
+
+def test_addresses_with_a_scope_are_announced_where_they_lead_somewhere() -> None:
+    tunnel = (Interface("tailscale0", "fe80::9"), Interface("docker0", "fe80::8"))
+    everything = LOOPBACK + tunnel + WIFI + CABLE
+    assert scoped_hosts(everything, "::") == ("fe80::1",)
+    assert scoped_hosts(everything, "0.0.0.0") == ()
+    assert scoped_hosts(everything, "192.168.1.20") == ()
+    assert scoped_hosts((Interface("eth0", "no address"),), "") == ()
+    assert "fe80::1" not in announced_hosts(everything, "::")
 
 
 def test_this_machine_has_interfaces_that_can_be_read() -> None:

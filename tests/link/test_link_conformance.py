@@ -587,3 +587,21 @@ def _stop_reading(links: object, peer: str) -> None:
 def _break_lane(links: object, peer: str, lane: int) -> None:
     link = links._links[peer]  # type: ignore[attr-defined]
     (link.control, link.data)[lane]._transport.abort()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_listening_everywhere_is_one_port_of_both_families(loop: str) -> None:
+    async def scenario(bench: Bench) -> None:
+        node, other = await bench.node(), await bench.node()
+        everywhere = await node.links.listen("::", 0)
+        for host in ("127.0.0.1", "::1"):
+            other.links.dial([Address(host, everywhere.port)], node.id)
+            await other.linked_to(node)
+            await node.linked_to(other)
+            other.links.close(node.id, "next")
+            await node.events.until(lambda: not node.events.up)
+            await other.events.until(lambda: not other.events.up)
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
+            await node.links.listen("::", taken.getsockname()[1])
+
+    run(loop, "tcp", scenario)
