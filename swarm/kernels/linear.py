@@ -1,7 +1,8 @@
-"""Linear layers on integer weights, with activations rounded to 15 bits row by row.
+"""Linear layers on integer weights, with activations rounded to integers too: for weights of 8 bits
+to 15 bits in each row, for weights of 4 bits to 8 bits in each group of a row.
 
 What a row gives depends on that row and the weights alone: its integers come from its own largest
-value, integer sums have no order, and the few float operations are done in one fixed order. So a
+values, integer sums have no order, and the few float operations are done in one fixed order. So a
 row has the same bits alone, in any batch, on any number of threads, and in the native kernel as in
 the plain torch reference below.
 
@@ -25,19 +26,21 @@ from swarm.kernels.quantize import (
     pack_floats,
     pack_values,
     pad,
+    quantize_bytes,
     quantize_rows,
 )
 
 NATIVE_TYPES = (torch.float32, torch.bfloat16)
 _HALF_BITS = 7
-"""An activation is high * 2**7 + low, each times weights exact in float32 over a group."""
+"""An activation of 15 bits is high * 2**7 + low; each times weights is exact over a group."""
 
 
 class Product(nn.Module):  # type: ignore[misc]
     """x times one weight, or several of one kind.
 
     out[r, n] = (sum over groups, in order, of integer sum times scale) * scale[r] + bias[n]. With
-    minimums, after each group comes the sum of its activations times its minimum.
+    4 bits a group's integer sum counts by its share, each addition is one multiply-add with one
+    rounding, and with minimums the sum of a group's activations times its minimum follows.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Product(nn.Module):  # type: ignore[misc]
         self.native = native_available() and weights[0].values.device.type == "cpu"
         self.widths = [len(weight.values) for weight in weights]
         self.in_features, self._zero = weights[0].inputs, weights[0].zero
+        self._bits = weights[0].bits
         packed = [pack_values(w) if self.native else w.values for w in weights]
         minimums = [w.minimum for w in weights if w.minimum is not None]
         self.register_buffer("values", torch.cat(packed))
@@ -79,31 +83,67 @@ class Product(nn.Module):  # type: ignore[misc]
         return made if rows is x else [part.to(x.dtype) for part in made]
 
     def _plain(self, x: torch.Tensor) -> list[torch.Tensor]:
-        values, scale = quantize_rows(x.flatten(0, -2))
-        made = self._groups(pad(values, 1, GROUP)) * scale
+        rows = pad(x.flatten(0, -2), 1, GROUP)
+        made, scale = self._of_bytes(rows) if self._bits == 4 else self._of_words(rows)
+        made = made * scale
         if self.bias is not None:
             made = made + self.bias
         made = made.to(x.dtype).view(*x.shape[:-1], sum(self.widths))
         return list(made.split(self.widths, dim=-1))
 
-    def _groups(self, values: torch.Tensor) -> torch.Tensor:
-        """[R, K] int16 to [R, N of all] float32, before the scale of the row."""
-        count = values.shape[1] // GROUP
-        rows = values.view(len(values), count, GROUP).transpose(0, 1).int()  # [M, R, 32]
-        weight = (self.values.float() - self._zero).view(len(self.values), count, GROUP)
-        weight = weight.permute(1, 2, 0)  # [M, 32, N]
-        high = rows >> _HALF_BITS
-        low = rows - (high << _HALF_BITS)
+    def _of_words(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[R, K] floats to [R, N of all] float32, before the scale of the row, and that."""
+        values, scale = quantize_rows(rows)
+        groups = values.unflatten(1, (-1, GROUP)).transpose(0, 1).int()  # [M, R, 32]
+        weight = self._by_groups()
+        high = groups >> _HALF_BITS
+        low = groups - (high << _HALF_BITS)
         sums = (torch.bmm(high.float(), weight).int() << _HALF_BITS) + torch.bmm(
             low.float(), weight
         ).int()
-        scale, totals = self.scale.float(), rows.sum(2, keepdim=True).float()
+        by = self.scale.float()
         made = torch.zeros(sums.shape[1:], device=sums.device)
-        for group in range(count):
-            made = made + sums[group].float() * scale[:, group]
+        for group in range(len(sums)):
+            made = made + sums[group].float() * by[:, group]
+        return made, scale
+
+    def _of_bytes(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, for weights of 4 bits."""
+        values, share, scale = quantize_bytes(rows)
+        groups = values.float() * share[..., None]  # [R, M, 32]: their sums are exact
+        sums = torch.bmm(groups.transpose(0, 1), self._by_groups())
+        totals, by = groups.sum(dim=2), self.scale.float()
+        made = torch.zeros(sums.shape[1:], device=sums.device)
+        for group in range(len(sums)):
+            made = fused(sums[group], by[:, group], made)
             if self.minimum is not None:
-                made = made + totals[group] * self.minimum[:, group].float()
-        return made
+                made = fused(totals[:, group, None], self.minimum[:, group].float(), made)
+        return made, scale
+
+    def _by_groups(self) -> torch.Tensor:
+        """[M, 32, N of all] float32."""
+        weight = (self.values.float() - self._zero).unflatten(1, (-1, GROUP))
+        return weight.permute(1, 2, 0)
+
+
+def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """a * b + c with one rounding, all float32, as processors do it.
+
+    In float64 the product is exact. What the sum loses goes into its last bit (rounding to odd), so
+    that the second rounding is that of the exact sum (Boldo and Melquiond, 2008). A device without
+    float64 rounds twice: its class is its own.
+    """
+    if a.device.type == "mps":
+        return a * b + c
+    product, addend = a.double() * b.double(), c.double()
+    made = product + addend
+    back = made - product
+    lost = (product - (made - back)) + (addend - back)
+    bits = made.view(torch.int64)
+    outward = (lost > 0) == (made > 0)
+    odd = torch.where(outward, bits + 1, bits - 1)
+    inexact = (lost != 0) & (bits & 1 == 0) & made.isfinite()
+    return torch.where(inexact, odd, bits).view(torch.float64).float()
 
 
 class SingleLinear(nn.Module):  # type: ignore[misc]

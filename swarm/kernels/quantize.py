@@ -21,8 +21,13 @@ DEPTH = 4
 GROUP = 32
 """Inputs that share a scale."""
 LEVELS = 127.0 * 128.0
-"""Largest integer of an activation: 15 bits with the sign. With 8 bits, SmolLM2-135M loses a tenth
-of its greedy choices."""
+"""Largest integer of an activation for weights of 8 bits: 15 bits with the sign. With 8 bits for a
+whole row, SmolLM2-135M loses a tenth of its greedy choices."""
+BYTE_LEVELS = 127.0
+"""The same for weights of 4 bits, where each group has 8 bits of its own."""
+DOUBLINGS = 20
+"""A group whose values are smaller than the row's by more than this many powers of two keeps fewer
+bits of them."""
 SMALLEST = 2.0**-100
 """Rows of activations whose largest value is below this count as zero."""
 INT4_ZERO = 8
@@ -140,13 +145,41 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     returns  values [..., K] int16 in [-16256, 16256]; scale [..., 1] float32. A row with a value
              that is not finite gets scale NaN and zeros; one of (nearly) zeros scale 0 and zeros
     """
-    wide = x.float()
+    values, scale = _scaled(x.float(), LEVELS)
+    return values.round_().to(torch.int16), scale
+
+
+def quantize_bytes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same for weights of 4 bits: a group's values are doubled as often as 8 bits allow.
+
+    x        [..., K] any float dtype, K a multiple of 32
+    returns  values [..., M, 32] int8 in [-127, 127]; share [..., M] float32, a power of two: what
+             1 in a value of this group is worth; scale [..., 1] as above
+    """
+    values, scale = _scaled(x.float(), BYTE_LEVELS)
+    groups = values.unflatten(-1, (-1, GROUP))
+    largest = groups.abs().amax(dim=-1)
+    # Floats of one sign are ordered as their bits, and 2**23 of these are one doubling.
+    level = torch.full_like(largest, BYTE_LEVELS).view(torch.int32)
+    doublings = ((level - largest.view(torch.int32)) >> 23).clamp_(0, DOUBLINGS)
+    doublings = torch.where(largest.amax(dim=-1, keepdim=True) > 0, doublings, 0)
+    values = (groups * _power_of_two(doublings)[..., None]).round_()
+    return values.to(torch.int8), _power_of_two(-doublings), scale
+
+
+def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """int32 to float32, by its bits: exact on every device."""
+    return ((exponent + 127) << 23).view(torch.float32)
+
+
+def _scaled(wide: torch.Tensor, most: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """[..., K] float32 so that each row's largest magnitude is `most`, or all zeros, and [..., 1]
+    what brings it back: 0 for a row of (nearly) zeros, NaN for one that is not finite."""
     largest = wide.abs().amax(dim=-1, keepdim=True)
     plain = torch.isfinite(largest) & (largest >= SMALLEST)
-    levels = torch.full_like(largest, LEVELS)
+    levels = torch.full_like(largest, most)
     # By tensors: a scalar over a tensor is computed as a product with the rounded reciprocal.
     factor = levels / torch.where(plain, largest, 1.0)
-    values = torch.where(plain, (wide * factor).round(), 0.0)
+    values = torch.where(plain, wide * factor, 0.0)
     scale = torch.where(plain, largest / levels, 0.0)
-    scale = torch.where(torch.isfinite(largest), scale, torch.nan)
-    return values.to(torch.int16), scale
+    return values, torch.where(torch.isfinite(largest), scale, torch.nan)

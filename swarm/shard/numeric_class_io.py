@@ -22,7 +22,7 @@ from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.stage import Stage
 from swarm.terms import NumericClass
 
-KERNEL_SET = "k3"
+KERNEL_SET = "k4"
 """Rises whenever a kernel of ours, or how the engine calls one, may change a bit."""
 
 

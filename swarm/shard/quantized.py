@@ -19,6 +19,7 @@ from swarm.kernels.float_linear import FloatProduct, has_float_product
 from swarm.kernels.linear import Product, SingleLinear, fuse, single
 from swarm.kernels.quantize import GroupWeight, to_int4, to_int8
 from swarm.shard.cut import layer_stack
+from swarm.shard.large_pages_io import LargePages
 
 QUANTIZATIONS = ("none", "int8", "int4")
 _HEADS = {"none": "none", "int8": "int8", "int4": "int8"}
@@ -41,23 +42,25 @@ where it has not."""
 
 def quantize_model(model: Any, quantization: str, source: Source | None = None) -> None:
     """In place, layer by layer, each float weight freed before the next is packed. What stays float
-    is packed too where there is a native product for it.
+    is packed too where there is a native product for it. What native kernels read goes onto large
+    pages.
 
     Raises ConfigError for a quantization that is not known.
     """
     if quantization not in QUANTIZATIONS:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"{quantization!r} is not a quantization; use {known}")
+    pages = LargePages()
     for kind in dict.fromkeys((quantization, "none")):
-        _swap_all(model, kind, source)
+        _swap_all(model, kind, source, pages)
 
 
-def _swap_all(model: Any, quantization: str, source: Source | None) -> None:
+def _swap_all(model: Any, quantization: str, source: Source | None, pages: LargePages) -> None:
     is_wanted = _is_float if quantization == "none" else _is_wanted
     for prefix, parent in _parents(model):
         for names in _families(parent, is_wanted):
             full = [f"{prefix}.{name}" for name in names]
-            _swap(parent, names, full, quantization, source)
+            _put(parent, names, _swapped(parent, names, full, quantization, source), pages)
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or (quantization == "none" and not _is_float("head", head)):
         return
@@ -65,7 +68,8 @@ def _swap_all(model: Any, quantization: str, source: Source | None) -> None:
         for child, module in list(parent.named_children()):
             if module is head:
                 full = [f"{name}.{child}".lstrip(".")]
-                _swap(parent, (child,), full, _HEADS[quantization], source)
+                made = _swapped(parent, (child,), full, _HEADS[quantization], source)
+                _put(parent, (child,), made, pages)
 
 
 def _parents(model: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -107,27 +111,25 @@ def _is_float(name: str, child: nn.Module | None) -> bool:
     return has_float_product(child.weight)
 
 
-def _swap(
+def _swapped(
     parent: nn.Module,
     names: Sequence[str],
     full: Sequence[str],
     quantization: str,
     source: Source | None,
-) -> None:
+) -> Sequence[nn.Module]:
+    """What stands for these linears of one input."""
     linears = [getattr(parent, name) for name in names]
     biases = [linear.bias for linear in linears]
     if quantization == "none":
-        _put(parent, names, _packed([linear.weight for linear in linears], biases))
-        return
+        return _packed([linear.weight for linear in linears], biases)
     weights = [
         _quantized(linear.weight.detach(), name, quantization, source)
         for linear, name in zip(linears, full, strict=True)
     ]
     if len(names) > 1 and len({weight.kind for weight in weights}) == 1:
-        made: Sequence[nn.Module] = fuse(Product(weights, biases))
-    else:
-        made = [single(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
-    _put(parent, names, made)
+        return fuse(Product(weights, biases))
+    return [single(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
 
 def _packed(
@@ -140,7 +142,12 @@ def _packed(
     return [SingleLinear(FloatProduct([weight], [bias])) for weight, bias in pairs]
 
 
-def _put(parent: nn.Module, names: Sequence[str], made: Sequence[nn.Module]) -> None:
+def _put(
+    parent: nn.Module, names: Sequence[str], made: Sequence[nn.Module], pages: LargePages
+) -> None:
+    for product in dict.fromkeys(part for module in made for part in module.modules()):
+        if isinstance(product, Product | FloatProduct) and product.values.device.type == "cpu":
+            pages.move(product)
     for name, module in zip(names, made, strict=True):
         setattr(parent, name, module.eval())
 

@@ -29,7 +29,20 @@ PROSE = (
     "A lighthouse is a tower that shows a light to the ships at sea. Before there were engines, "
     "keepers lived in them, carried oil up the stairs and trimmed the lamps through the night. "
     "Most of them are automatic now, and many have been turned into museums or small hotels. "
-    "People still visit them because they stand in lonely places with a wide view of the water."
+    "People still visit them because they stand in lonely places with a wide view of the water. A "
+    "bridge carries a road over a river. The oldest ones that still stand were built of stone, in "
+    "arches, because stone is strong when it is pressed and weak when it is pulled. Later "
+    "builders had iron and then steel, which can be pulled as well, and so they could hang a road "
+    "from long cables between two towers. When the wind is strong such a bridge moves a little "
+    "from side to side, and the people who walk across it can feel that. Bread is made from "
+    "flour, water, salt and yeast. The baker mixes them in the evening and lets the dough rest "
+    "through the night, so that it has time to rise. In the morning it is shaped into loaves and "
+    "put into a hot oven. After about forty minutes the crust is brown, and the whole street "
+    "smells of it. Most people buy their bread in a shop, but many have learned to make it at "
+    "home, because it is cheap and not difficult once you have done it a few times. In winter the "
+    "days are short and the lake is frozen. Children go out on the ice after school, and their "
+    "parents stand on the shore and talk. When the sun goes down it becomes very cold, and "
+    "everybody walks back to the village, where there is a fire and something warm to drink."
 )
 
 

@@ -25,7 +25,8 @@ struct Float16 {
   uint16_t bits;
 };
 
-inline Lanes splat(float value) { return Lanes{} + value; }
+// Minus zero, since plus zero would change -0, and compilers then really add.
+inline Lanes splat(float value) { return value - Lanes{}; }
 
 // a * b + c with one rounding where the processor has it.
 inline Lanes fma(Lanes a, Lanes b, Lanes c) {

@@ -43,10 +43,15 @@ struct GroupWeight {
   int bits;
 };
 
-// out[r, n] = (sum over groups, first to last, of float(sum of q w) * scale, and with minimums after
-// each of float(sum of q) * minimum) * scale[r] + bias[n], where q and scale[r] come from
-// `quantize_row`, and w of 4 bits without minimums counts from -8. `tiles_from`: rows from which
-// the processor's matrix tiles are used, where it has them.
+// With 8 bits, out[r, n] = (sum over groups, first to last, of float(sum of q w) * scale) * scale[r] +
+// bias[n], where q and scale[r] come from `quantize_row`.
+//
+// With 4 bits q, share and scale[r] come from `quantize_bytes`. Sums go on over groups, first to last,
+// by one multiply-add with one rounding for float(sum of q w) * share * scale and, with minimums, one
+// more for float(sum of q) * share * minimum; w without minimums counts from -8. Products with a
+// share, which is a power of two, are exact.
+//
+// `tiles_from`: rows from which the processor's matrix tiles are used, where it has them.
 void group_linear(const Rows& rows, const GroupWeight& weight, const Slices& slices,
                   int64_t tiles_from);
 

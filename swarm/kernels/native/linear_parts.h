@@ -22,6 +22,16 @@ struct Quantized {
 // Valid until the calling thread's next call: kept by it, since a decode step makes hundreds.
 Quantized quantize(const Rows& rows, int64_t padded);
 
+// The same of bytes.
+struct QuantizedBytes {
+  const int8_t* values;    // [R, padded], see `quantize_bytes`
+  const float* scales;     // [R]
+  const float* shares;     // [R, padded / 32]
+  const int32_t* totals;   // [R, padded / 32]: sums of a group's values
+};
+
+QuantizedBytes quantize_to_bytes(const Rows& rows, int64_t padded);
+
 // Where the columns [tile * 16, tile * 16 + 16) of all rows go: `count` of them are in the slice.
 struct Target {
   void* out;

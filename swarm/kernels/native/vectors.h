@@ -30,6 +30,7 @@ typedef float Floats __attribute__((vector_size(kWidth)));
 typedef int32_t Integers __attribute__((vector_size(kWidth)));
 typedef int16_t Words __attribute__((vector_size(kWidth)));
 typedef uint16_t Bits __attribute__((vector_size(kWidth)));
+typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
 
 // sums + the products of neighbouring words, two by two.
 inline Integers add_products(Integers sums, Words a, Words b) {
@@ -50,11 +51,53 @@ inline Integers add_products(Integers sums, Words a, Words b) {
 #endif
 }
 
+// sums + the products of four neighbouring bytes: `a` counts from 0 and is below 128, `b` is signed.
+inline Integers add_bytes(Integers sums, Bytes a, Integers b) {
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+  return (Integers)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__) && defined(__AVX512F__)
+  const __m512i pairs = _mm512_maddubs_epi16((__m512i)a, (__m512i)b);
+  return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVXVNNI__) && defined(__AVX2__)
+  return (Integers)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)a, (__m256i)b);
+#elif defined(__AVX2__)
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+  return sums + (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__SSSE3__)
+  const __m128i pairs = _mm_maddubs_epi16((__m128i)a, (__m128i)b);
+  return sums + (Integers)_mm_madd_epi16(pairs, _mm_set1_epi16(1));
+#else
+  int8_t other[kWidth];
+  std::memcpy(other, &b, kWidth);
+  for (int i = 0; i < kWidth; ++i) sums[i / 4] += int32_t(a[i]) * other[i];
+  return sums;
+#endif
+}
+
+// a * b + c with one rounding, on every processor.
+inline Floats fused(Floats a, Floats b, Floats c) {
+#if defined(__AVX512BW__) && defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  for (int i = 0; i < kWidth / 4; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
 // Two neighbouring words, in every lane.
 inline Words pair(const int16_t* words) {
   int32_t both;
   std::memcpy(&both, words, 4);
   return (Words)(Integers{} + both);
+}
+
+// Four neighbouring bytes, in every lane.
+inline Integers four(const int8_t* bytes) {
+  int32_t all;
+  std::memcpy(&all, bytes, 4);
+  return Integers{} + all;
 }
 
 inline Bits load(const int8_t* at) {
@@ -63,7 +106,15 @@ inline Bits load(const int8_t* at) {
   return bits;
 }
 
-inline Floats splat(float value) { return Floats{} + value; }
+// Of floats, at any place.
+inline Floats load_floats(const void* at) {
+  Floats floats;
+  std::memcpy(&floats, at, kWidth);
+  return floats;
+}
+
+// Minus zero, since plus zero would change -0, and compilers then really add.
+inline Floats splat(float value) { return value - Floats{}; }
 
 inline float from_float16(uint16_t bits) {
   const uint32_t magnitude = bits & 0x7fffu;
@@ -101,6 +152,17 @@ inline float from_bfloat16(uint16_t bits) {
   float value;
   std::memcpy(&value, &wide, 4);
   return value;
+}
+
+inline Floats from_bfloat16s(const uint16_t* bits) {
+#if defined(__AVX512BW__) && defined(__AVX512F__)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)bits));
+  return (Floats)_mm512_slli_epi32(wide, 16);
+#else
+  Floats made;
+  for (int i = 0; i < kWidth / 4; ++i) made[i] = from_bfloat16(bits[i]);
+  return made;
+#endif
 }
 
 inline uint16_t to_bfloat16(float value) {
