@@ -89,8 +89,8 @@ class Lan:
 
     def move(self, index: int, address: str) -> None:
         """The host gets another address and loses the one it had, as from Wi-Fi to cable."""
-        _ip("-n", self.hosts[index], "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", self.hosts[index], "addr", "del", f"{self.address(index)}/24", "dev", "eth0")
+        _ip("-n", self.hosts[index], "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", self.hosts[index], "route", "replace", "default", "dev", "eth0")
 
     def part(self, one: int, other: int) -> None:

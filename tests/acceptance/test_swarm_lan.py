@@ -108,10 +108,10 @@ def test_a_host_gets_another_address_in_mid_answer(tmp_path: Path, lan: Lan, smo
         origin = swarm.start(plan(lan, 0, "north", model=smollm2, layers="0:15"))
         other = swarm.start(plan(lan, 1, "east", model=smollm2, layers="15:30"))
         swarm.await_ready(300.0)
-        body = {"model": "smollm2", "prompt": "Rain", "max_tokens": 48, "ignore_eos": True}
+        body = {"model": "smollm2", "prompt": "Rain", "max_tokens": 16, "ignore_eos": True}
         undisturbed = origin.ask(**body).finish()
         answer = origin.ask(**body)
-        answer.read_to(8)
+        answer.read_to(4)
         moment = time.monotonic()
         lan.move(1, "10.77.0.101")
         swarm.await_note(origin, "session.reroute", since=moment)
