@@ -50,6 +50,10 @@ class _Long:
     patience_s: float
 
 
+PATIENCE_DOUBLINGS_MAX = 3
+"""Some quarter of an hour, by the usual config, for a worker that was given up three times."""
+
+
 @dataclass(slots=True)
 class _Wait:
     """Steps are under way, and none was finished since then."""
@@ -76,6 +80,8 @@ class WorkerWatch:
         self._load_bytes_of = load_bytes_of
         self._jobs: dict[SessionId, _Job] = {}
         self._long: dict[str, _Long] = {}
+        self._lost_long = 0
+        """Workers in a row that were lost over something long."""
         self._heard_at = 0.0
         """When a worker with something long in hand was given it, or last spoke of it."""
         self._wait: _Wait | None = None
@@ -116,6 +122,7 @@ class WorkerWatch:
                 pass
             case Inspected() | WorkerFailed():
                 self._long.pop(message.path, None)
+                self._lost_long = 0
             case Loaded():
                 loads = self._long.items()
                 self._long = {p: long for p, long in loads if long.model_id != message.model_id}
@@ -130,6 +137,7 @@ class WorkerWatch:
 
     def lost(self) -> None:
         """The worker ended, and all it had with it."""
+        self._lost_long = self._lost_long + 1 if self._long else 0
         self._jobs.clear()
         self._long.clear()
         self._wait, self.wants_trial = None, False
@@ -167,8 +175,11 @@ class WorkerWatch:
         self._long[path] = long
 
     def _long_patience_s(self) -> float:
-        """They are done one after the other, so that the longest is waited for."""
-        return max(long.patience_s for long in self._long.values())
+        """They are done one after the other, so that the longest is waited for. A machine that
+        does much else may need longer than that for Python's start alone, and must not begin again
+        and again: each time it may take twice as long."""
+        longest_s = max(long.patience_s for long in self._long.values())
+        return longest_s * float(2 ** min(self._lost_long, PATIENCE_DOUBLINGS_MAX))
 
     def _patience_s(self, wait: _Wait) -> float:
         by_speed = self._routing.stuck_factor * wait.predicted_s

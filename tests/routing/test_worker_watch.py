@@ -168,6 +168,20 @@ def test_a_load_may_take_its_time_and_says_so() -> None:
     assert it.next_deadline() is None
 
 
+def test_a_worker_that_was_given_up_at_its_start_may_take_longer_the_next_time() -> None:
+    spec = ModelSpec(MODEL, "m", 12, 64, 100, 1000, (), False)
+    it = watch()
+    for factor in (1, 2, 4, 8, 8):
+        it.sent(Inspect("/a", "m", ""), 0.0)
+        assert it.next_deadline() == factor * SHARD.load_quiet_s
+        it.lost()
+    it.sent(Inspect("/a", "m", ""), 0.0)
+    it.answered(Inspected(spec, 1, 1, 1, 1, "", "/a"), 10.0)
+    it.lost()
+    it.sent(Inspect("/a", "m", ""), 20.0)
+    assert it.next_deadline() == 20.0 + SHARD.load_quiet_s
+
+
 def test_steps_wait_for_a_load() -> None:
     it = busy(watch())
     it.sent(LOAD, 1.0)
