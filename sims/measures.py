@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from sims import endurance
+from sims.cafe_hours import CafeHours, Tally
 from sims.gossip_only import GossipNode, GossipWorld
 from sims.invariants import Invariant, NoFaults
 from sims.invariants_answers import EveryAnswer, HonestEnd, OnceInOrder, OracleIds
@@ -125,6 +126,18 @@ def false_cut_overs(steady: Steady) -> tuple[Steady, Result]:
     story = endurance.steady_answers(steady.minutes, wifi=steady.wifi)
     told = Milestones(f"{'Wi-Fi' if steady.wifi else 'wired'}, seed {steady.seed}")
     return steady, run("steady answers", story, steady.seed, Options(), RIGHT_ANSWERS, told)
+
+
+@dataclass(frozen=True, slots=True)
+class CafeDay:
+    """One of `cafe_hours`."""
+
+    seed: int
+    knows: bool
+
+
+def cafe_day(wished: CafeDay) -> tuple[CafeDay, Tally]:
+    return wished, CafeHours(wished.seed, knows=wished.knows).run()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Disk:
     peers: tuple[Address, ...] = ()
     has_forgotten: bool = False
     """Whether the restart counter was ever lost."""
+    stays: bytes | None = None
+    """How long others used to stay; None: this machine does not heed that."""
 
     def copy(self) -> Disk:
         return Disk(self.node_seed, self.incarnation, self.peers)
@@ -89,6 +91,9 @@ class _Store:
 
     def save_peers(self, addresses: tuple[Address, ...]) -> None:
         self.disk.peers = addresses
+
+    def save_stays(self, data: bytes) -> None:
+        self.disk.stays = data
 
 
 class _NoFiles:
@@ -197,6 +202,8 @@ class SimNode:
         self.disk.incarnation += 1
         self.id = identity.node_id
         bound = await self._build(identity, instance)
+        if self.disk.stays is not None:
+            self.core.stays.begin(self.disk.stays, self._loop.now_s, self._loop.time())
         self.io.start(self.spec.seeds, self.disk.peers)
         mdns = self._mdns(bound, instance)
         if mdns is not None:

@@ -223,6 +223,10 @@ class RoutingConfig:
     opened_max_s: float = 30.0
     """A hop frees a session that was opened and not resumed for this long. Above `cover_wait_s`:
     an origin that waits for lost layers keeps what it opened."""
+    stall_price_s: float = 60.0
+    """What a hop that leaves in mid-answer counts for in a route's cost, as time lost. More:
+    answers keep to machines that used to stay, though others are faster; 0: that counts for
+    nothing."""
     standby: bool = True
     """Idle nodes follow running answers, so that a loss costs no replay: where copies of layers
     exist, rows are computed twice, the second time behind all other work."""

@@ -344,6 +344,7 @@ class _Node:
         self._stack.callback(self._disk.close)
         rng = random.Random(secrets.randbits(64))
         core = NodeCore(about, self._config, self._signer(), self._incarnation, hosting, rng)
+        core.stays.begin(self._home.stays(), time.time(), time.monotonic())
         files = LocalCheckpoints()
         files.core = core
         parts = Parts(

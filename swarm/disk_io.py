@@ -90,9 +90,19 @@ class NodeDisk:
         if not self._closed:
             self._writer.submit(self._save_peers, addresses)
 
+    def save_stays(self, data: bytes) -> None:
+        if not self._closed:
+            self._writer.submit(self._save_stays, data)
+
     def close(self) -> None:
         self._closed = True
         self._writer.shutdown()
+
+    def _save_stays(self, data: bytes) -> None:
+        try:
+            self._home.save_stays(data)
+        except ConfigError as error:
+            self._sink(note("home.not_saved", Level.WARNING, detail=str(error)))
 
     def _save_peers(self, addresses: tuple[Address, ...]) -> None:
         try:

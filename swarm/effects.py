@@ -71,6 +71,13 @@ class SavePeers:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveStays:
+    """Keep what is known of how long peers stay."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """A session has its (new) route. `epoch` 1 is the first."""
 
@@ -164,6 +171,7 @@ Effect = (
     | StopWorker
     | SaveIncarnation
     | SavePeers
+    | SaveStays
     | Reply
     | Tell
     | FetchModel

@@ -25,6 +25,7 @@ from swarm.messages import OlderKey
 from swarm.terms import INCARNATION_LIMIT, Address, NodeId
 
 SEED_BYTES = 32
+STAYS_BYTES_MAX = 4 << 20
 INCARNATION_RESERVE = 1 << 32
 """A node that starts must also be able to raise its incarnation while it runs."""
 
@@ -138,6 +139,17 @@ class Home:
             return tuple(Address(str(host), int(port)) for host, port in rows)
         except (OSError, ValueError, TypeError):
             return ()
+
+    def save_stays(self, data: bytes) -> None:
+        self._write(self.path / "stays.json", data.decode())
+
+    def stays(self) -> bytes:
+        """How long peers used to stay; nothing where it is not known, or too long to be that."""
+        try:
+            with (self.path / "stays.json").open("rb") as stream:
+                return stream.read(STAYS_BYTES_MAX)
+        except OSError:
+            return b""
 
     def _incarnation(self) -> int:
         file = self.path / "incarnation"

@@ -52,6 +52,7 @@ from swarm.routing.relay import Relay
 from swarm.routing.sentinel import Sentinel
 from swarm.shard.kv_blocks import KvPools
 from swarm.snapshot import ModelView, Snapshot
+from swarm.stay_keeper import StayKeeper
 from swarm.terms import (
     Address,
     Incarnation,
@@ -92,7 +93,10 @@ class NodeCore:
         self._sentinel = Sentinel(
             about.node, config.routing, self._origins, self._relay, self._picture.incarnation_of
         )
-        self._parts = (hosting, self._worker, self._origins, self._relay, self._sentinel)
+        self.stays = StayKeeper(about.node)
+        self._parts = (
+            hosting, self._worker, self._origins, self._relay, self._sentinel, self.stays
+        )  # fmt: skip
         self._book.own_addresses(about.addresses)
         self._foreign: dict[str, str] = {}
         self._cover = CoverNews()
@@ -127,6 +131,7 @@ class NodeCore:
     def depart(self, now: float) -> None:
         """The last word before the links close."""
         self._gossip.leave(now)
+        self.stays.depart(now)
         self._settle(now)
 
     @property
@@ -279,7 +284,7 @@ class NodeCore:
         if _is_due(self._hosting.next_deadline(), now):
             self._hosting.tick(self._picture.rivals(), now)
         self._publish_if_changed(now)
-        for part in (self._origins, self._relay):
+        for part in (self._origins, self._relay, self.stays):
             if _is_due(part.next_deadline(), now):
                 part.tick(now)
         if _is_due(self._reach.next_deadline(), now):
@@ -295,17 +300,9 @@ class NodeCore:
             self._settle(now)
 
     def next_deadline(self) -> float | None:
-        moments = (
-            self._gossip.next_deadline(),
-            self._book.next_deadline(),
-            self._hosting.next_deadline(),
-            self._origins.next_deadline(),
-            self._relay.next_deadline(),
-            self._reach.next_deadline(),
-            self._sentinel.penalties.next_expiry(),
-            self._sentinel.next_deadline(),
-            self._worker.next_deadline(),
-        )
+        parts = (*self._parts, self._gossip, self._book, self._reach)
+        moments = [part.next_deadline() for part in parts]
+        moments.append(self._sentinel.penalties.next_expiry())
         return min((moment for moment in moments if moment is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
@@ -445,13 +442,15 @@ class NodeCore:
             member = self._gossip.member(node)
             if member is None or node == self._me:
                 continue
+            gone = member.state in (MemberState.DEAD, MemberState.LEFT)
+            self.stays.seen(node, is_here=not gone, now=now)
             if member.static is not None and member.static.addresses:
                 self._book.sighted(node, member.static.addresses, Source.GOSSIP, now)
             self._book.stands(node, interest_in(member), now)
             if member.static is not None:
                 is_serving = any(s.state is ShardState.SERVING for s in member.static.shards)
                 self._sentinel.penalties.announced(node, is_serving=is_serving, now=now)
-            if member.state in (MemberState.DEAD, MemberState.LEFT):
+            if gone:
                 detail = f"it is {member.state.value}"
                 self._origins.node_failed(node, FailureCode.UNREACHABLE, detail, now)
                 self._relay.neighbour_failed(node, FailureCode.UNREACHABLE, detail)
@@ -483,7 +482,8 @@ class NodeCore:
             self._sentinel.penalties, self._reach, self._now, desperate=desperate
         )
         bad_wires = self._origins.bad_wires.at(self._now)
-        return replace(view, loads=self._origins.loads(), bad_wires=bad_wires)
+        rates = self.stays.rates([c.node for c in view.candidates], self._now)
+        return replace(view, loads=self._origins.loads(), bad_wires=bad_wires, rates=rates)
 
     def _cover_view(self) -> SwarmView:
         return self._picture.cover(self._sentinel.penalties, self._reach, self._now)

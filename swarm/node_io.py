@@ -24,6 +24,7 @@ from swarm.effects import (
     Reply,
     SaveIncarnation,
     SavePeers,
+    SaveStays,
     Send,
     StartWorker,
     StopWorker,
@@ -66,8 +67,6 @@ COPIES_TOLD_MAX = 64
 TIMER_SLACK_S = 0.025
 """A timer this close is left as it is: with links in use there always is one, and asking all parts
 for their deadlines at every message costs more than being this late."""
-
-
 TIMER_MIN_S = 0.0001
 """Nearer timers are not set: a part that is just not due at its own deadline, by a rounding of its
 clock, would keep the loop from everything else."""
@@ -79,6 +78,8 @@ class Store(Protocol):
     def save_incarnation(self, incarnation: int) -> None: ...
 
     def save_peers(self, addresses: tuple[Address, ...]) -> None: ...
+
+    def save_stays(self, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +360,7 @@ class NodeIo:
             case StopWorker():
                 self._worker_up, self._worker_queue = False, None
                 self._then(self._parts.worker.stop)
-            case SaveIncarnation() | SavePeers():
+            case SaveIncarnation() | SavePeers() | SaveStays():
                 self._save(effect)
             case Reply():
                 self._reply(effect)
@@ -372,11 +373,13 @@ class NodeIo:
             case _:
                 assert_never(effect)
 
-    def _save(self, effect: SaveIncarnation | SavePeers) -> None:
+    def _save(self, effect: SaveIncarnation | SavePeers | SaveStays) -> None:
         """A disk that fails costs the memory of this, not the node."""
         try:
             if isinstance(effect, SaveIncarnation):
                 self._parts.store.save_incarnation(effect.incarnation)
+            elif isinstance(effect, SaveStays):
+                self._parts.store.save_stays(effect.data)
             else:
                 self._parts.store.save_peers(effect.addresses)
         except ConfigError as error:

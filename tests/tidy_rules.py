@@ -47,6 +47,7 @@ RANKS: dict[str, int] = {
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
     "hosted_shards": 3,
+    "stay_keeper": 3,
     "status_line": 2,
     "waiting_io": 2,
     "wishes": 2,

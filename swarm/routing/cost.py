@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -42,6 +43,8 @@ class SwarmView:
     """Candidates that the origin must dial before it can use them."""
     bad_wires: frozenset[tuple[NodeId, NodeId]] = frozenset()
     """Pairs, in either order, that could not be joined lately."""
+    rates: Mapping[NodeId, float] = field(default_factory=dict)
+    """Departures a second to be expected of nodes, by how long they used to stay."""
 
     def wire(self, a: NodeId, b: NodeId, config: RoutingConfig) -> Wire:
         if a == b:
@@ -99,6 +102,14 @@ def decode_cost_s(candidate: Candidate, layers: LayerRange, *, head: bool, load:
     speed = candidate.speed
     compute = len(layers) * speed.decode_s_per_layer + (speed.head_s if head else 0.0)
     return speed.queue_s + (1 + load) * compute
+
+
+def leaving_cost_s(
+    candidate: Candidate, rate: float, layer_count: int, tokens: int, config: RoutingConfig
+) -> float:
+    """What it counts that a node may leave before so many tokens have come, at its own pace."""
+    lasts_s = tokens * layer_count * candidate.speed.decode_s_per_layer
+    return config.stall_price_s * -math.expm1(-rate * lasts_s)
 
 
 def rebuild_cost_s(candidate: Candidate, layers: LayerRange, request: PlanRequest) -> float:

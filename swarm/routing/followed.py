@@ -144,7 +144,8 @@ class FollowedSession(ReservedSession):
         self._look_at = now + self._config.standby_retry_s
         if self.generated_count == 0:
             return
-        for index, hop in enumerate(self.route.hops):
+        for index in self._seeker.in_danger(self.route):
+            hop = self.route.hops[index]
             if hop.node != self._me and self._standbys.for_layers(hop.layers) is None:
                 self._find_standby(index, now)
 

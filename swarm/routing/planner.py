@@ -18,6 +18,7 @@ from swarm.routing.cost import (
     SwarmView,
     decode_cost_s,
     kv_bytes,
+    leaving_cost_s,
     rebuild_cost_s,
     step_cost_s,
     wire_cost_s,
@@ -58,6 +59,9 @@ class Planner(Protocol):
     def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
         """Who may stand by for the hop at `index`."""
 
+    def in_danger(self, route: Route) -> tuple[int, ...]:
+        """Its hops, who is most likely to leave first."""
+
 
 class ViewSource(Protocol):
     def __call__(self, *, desperate: bool = False) -> SwarmView:
@@ -86,6 +90,11 @@ class ViewPlanner:
     def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
         return choose(self._view(), request, route, index, self._config)
 
+    def in_danger(self, route: Route) -> tuple[int, ...]:
+        rates = self._view().rates
+        order = sorted(enumerate(route.hops), key=lambda hop: -rates.get(hop[1].node, 0.0))
+        return tuple(index for index, _ in order)
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -93,6 +102,8 @@ class Loaded:
 
     candidate: Candidate
     load: int
+    rate: float = 0.0
+    """Departures a second to be expected of its node."""
 
 
 def plan(view: SwarmView, request: PlanRequest, config: RoutingConfig) -> Route | None:
@@ -236,8 +247,11 @@ def through(
     token_s = decode_cost_s(candidate, layers, head=head, load=loaded.load)
     hop = Hop(candidate.node, layers, layers.start == 0, head, candidate.shard.numeric_class)
     rebuild_s = rebuild_cost_s(candidate, layers, request)
+    tokens = expected_tokens(request, config)
+    count = request.model.layer_count
+    leaving_s = leaving_cost_s(candidate, loaded.rate, count, tokens, config) if loaded.rate else 0
     return Path(
-        path.total_s + rebuild_s + expected_tokens(request, config) * token_s,
+        path.total_s + rebuild_s + tokens * token_s + leaving_s,
         path.token_s + token_s,
         (*path.hops, hop),
         candidate.shard.row_bytes,
@@ -247,7 +261,8 @@ def through(
 def loaded_of(view: SwarmView, request: PlanRequest, candidate: Candidate) -> Loaded:
     """`held`: the session itself is one of those that run there."""
     is_held = any(node == candidate.node for node, _ in request.held)
-    return Loaded(candidate, max(0, view.loads.get(candidate.node, 0) - is_held))
+    load = max(0, view.loads.get(candidate.node, 0) - is_held)
+    return Loaded(candidate, load, view.rates.get(candidate.node, 0.0))
 
 
 def allowed(

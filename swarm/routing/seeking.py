@@ -56,6 +56,10 @@ class RouteSeeker:
         request = replace(request, avoid=request.avoid | frozenset(taken))
         return self._planner.standby(request, route, index)
 
+    def in_danger(self, route: Route) -> tuple[int, ...]:
+        """Its hops, who is most likely to leave first."""
+        return self._planner.in_danger(route)
+
     def why_not(self, generated_count: int, now: float) -> SwarmError:
         return self._planner.why_not(replace(self._request(generated_count, now), classes=()))
 

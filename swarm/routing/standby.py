@@ -87,7 +87,11 @@ def choose(
     taken = {*route.nodes, *(node for node, _ in request.held), request.origin, *request.avoid}
     taken |= view.unlinked
     fit = [
-        (wire_cost_s(view.wire(feeder, c.node, config), c.shard.row_bytes) + _step_s(c, hop), c)
+        (
+            (wire_cost_s(view.wire(feeder, c.node, config), c.shard.row_bytes) + _step_s(c, hop))
+            * (1.0 + config.stall_price_s * view.rates.get(c.node, 0.0)),
+            c,
+        )
         for c in view.candidates
         if c.node not in taken
         and _fits(c, hop, request, config)

@@ -124,6 +124,8 @@ class Memory:
     def save_peers(self, addresses: tuple[Address, ...]) -> None:
         self.peers.append(addresses)
 
+    def save_stays(self, data: bytes) -> None: ...
+
     async def read(self, model_id: ModelId, name: str) -> bytes | None:
         return b"text" if name == "tokenizer.json" else None
 

@@ -88,6 +88,9 @@ class Plans:
             return KvExhausted("no room anywhere")
         return NoRoute(MODEL.model_id, (LayerRange(1, 2),), "no reachable node serves 1:2")
 
+    def in_danger(self, route: Route) -> tuple[int, ...]:
+        return tuple(range(len(route.hops)))
+
     def standby(self, request: PlanRequest, route: Route, index: int) -> NodeId | None:
         taken = {*route.nodes, *request.avoid, *(node for node, _ in request.held)}
         return next((node for node in self.idle.get(index, ()) if node not in taken), None)

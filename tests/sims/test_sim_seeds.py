@@ -12,7 +12,8 @@ from sims.runner import Options
 
 MIXED_SEEDS = 300
 SEEDS_PER_TEST = 10
-LONG = ("kill storm", "quiet hours", "big hall", "steady hour", "better split", "wanted copies")
+LONG = ("kill storm", "quiet hours", "big hall", "steady hour", "better split", "wanted copies",
+        "cafe day")  # fmt: skip
 """Told for minutes or to dozens of machines: with a wish of their own below."""
 
 FOUND = [
@@ -71,6 +72,7 @@ def test_moves_in_short() -> None:
 @pytest.mark.slow
 def test_moves() -> None:
     judge("wanted copies", 1)
+    judge("cafe day", 1)
     judge("better split", 2)
     judge("steady hour", 2)
 
