@@ -21,6 +21,7 @@ from swarm.commands import (
     join_io,
     key_io,
     keys_io,
+    load_io,
     logs_io,
     map_io,
     models_io,
@@ -39,6 +40,7 @@ app = typer.Typer(
 for part in (
     join_io,
     invite_io,
+    load_io,
     status_io,
     map_io,
     chat_io,

@@ -28,6 +28,7 @@ from swarm.access.keys_io import KeyStore
 from swarm.access.receipts import Seal
 from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.access.usage_io import UsageStore
+from swarm.asks import TakePart
 from swarm.config import Config, load_config
 from swarm.console_io import Console
 from swarm.discovery.announcement import Announcement
@@ -249,7 +250,7 @@ class _Node:
         await self._start_gateway()
         self._io.start(options.peers, self._home.peers())
         if self._takes_part:
-            self._io.take_part(await asyncio.to_thread(cached_models, self._models))
+            self._io.asked(TakePart(await asyncio.to_thread(cached_models, self._models)))
         self._stack.push_async_callback(self._io.stop)
         if config.discovery.mdns:
             await self._start_mdns()

@@ -95,6 +95,8 @@ class Hosted:
     """Others are told that it loads what is next; who uses it still is being moved away."""
     former: LayerRange | None = None
     """What it served before those that are being loaded."""
+    is_retiring: bool = False
+    """Its owner wants it served no more: others are not told of it, sessions still run."""
     is_barred: bool = False
     """It stays with what it has for a while."""
     layer_load_s: float = ASSUMED_LOAD_S

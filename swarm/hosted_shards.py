@@ -77,6 +77,7 @@ class HostedShards:
             self._info(h, h.inspected, h.layers)
             for h in self._hosted
             if h.stage in ANNOUNCED and h.inspected is not None and h.layers is not None
+            if not h.is_retiring
         )
 
     def served(self) -> tuple[ShardInfo, ...]:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from swarm.config import ShardConfig
 from swarm.effects import Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
+from swarm.errors import RequestError
 from swarm.hosted import (
     DONE,
     POOL_BLOCKS_MAX,
@@ -41,6 +42,7 @@ from swarm.messages import (
     LoadProgress,
     Message,
     SpeedReport,
+    Unload,
     WorkerFailed,
 )
 from swarm.notes import Level, note
@@ -112,6 +114,46 @@ class Hosting(HostedShards):
         """Take part in a model of the swarm. `obtainable`: layers whose weights are to be had."""
         self._hosted.append(Hosted(wish, obtainable=obtainable))
         self._start_worker()
+
+    def load(self, wish: Wish) -> None:
+        """One more model. Raises RequestError where it, or another of its name, is here already."""
+        for h in self._hosted:
+            if h.stage is Stage.FAILED and h.wish.path == wish.path:
+                continue
+            if wish.path == h.wish.path or wish.name == h.wish.name:
+                another = "" if wish.path == h.wish.path else "another model called "
+                raise RequestError(f"{another}{wish.name} is served here already", status=409)
+        self._hosted = [h for h in self._hosted if h.wish.path != wish.path]
+        self._hosted.append(Hosted(wish))
+        self._start_worker()
+
+    def retire(self, name: str) -> ModelId | None:
+        """Others are told no more of a model. None: it was not even looked at, and is gone now.
+
+        Raises RequestError where there is none of that name.
+        """
+        h = next((h for h in self._hosted if h.wish.name == name), None)
+        if h is None:
+            raise RequestError(f"{name} is not served here", status=404)
+        h.is_retiring = self.changed = True
+        if h.inspected is None:
+            self._forget(h)
+            return None
+        return h.inspected.spec.model_id
+
+    def release(self, model_id: ModelId) -> None:
+        """Its layers are given up, whatever they are doing."""
+        h = self._of_model(model_id)
+        if h is not None:
+            self._effects.append(ToWorker(Unload(model_id)))
+            self._forget(h)
+
+    def _forget(self, h: Hosted) -> None:
+        self._hosted.remove(h)
+        self.changed = True
+        self.revision += 1
+        self._tell("shard.unloaded", Level.INFO, model=h.wish.name)
+        self._serve_when_quiet()
 
     def layers_fetched(self, model_id: ModelId, layers: LayerRange) -> None:
         h = self._of_model(model_id)

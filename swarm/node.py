@@ -6,10 +6,10 @@ is to be done comes out of `take_effects`. `node_io` is its shell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from swarm.asks import Ask
 from swarm.config import Config
 from swarm.discovery.addresses import Source
 from swarm.effects import Effect, SavePeers, Send, Tell, ToWorker
@@ -240,8 +240,8 @@ class NodeCore:
         self._publish_if_changed(now)
         self._settle(now)
 
-    def take_part(self, cached: Sequence[tuple[ModelId, str]], now: float) -> None:
-        self._worker.take_part(cached, now)
+    def asked(self, ask: Ask, now: float) -> None:
+        self._worker.asked(ask, now)
         self._settle(now)
 
     def fetch_fact(self, fact: FetchFact, now: float) -> None:

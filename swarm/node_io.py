@@ -7,11 +7,12 @@ take `now` once, call the core, carry out its effects, re-arm the one timer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
+from swarm.asks import Ask
 from swarm.effects import (
     CloseLink,
     Dial,
@@ -136,9 +137,8 @@ class NodeIo:
         self._core.start(seeds, remembered, self._parts.clock())
         self._carry_out()
 
-    def take_part(self, cached: Sequence[tuple[ModelId, str]]) -> None:
-        """Get layers of a model of the swarm. `cached`: models whose files are here, and names."""
-        self._core.take_part(cached, self._parts.clock())
+    def asked(self, ask: Ask) -> None:
+        self._core.asked(ask, self._parts.clock())
         self._carry_out()
 
     async def leave(self, grace_s: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from swarm.asks import Ask
 from swarm.effects import SessionEvent
 from swarm.notes import Note
 from swarm.snapshot import ModelView, RouteCost, Snapshot
@@ -49,6 +50,12 @@ class NodePort(Protocol):
         Read from this node's checkpoint or fetched from a peer that has it; kept in memory.
         Raises FileNotFoundError when the model has no such file, LinkError when no peer could
         hand it out in time.
+        """
+
+    def asked(self, ask: Ask) -> None:
+        """What this machine's owner wants. What comes of it is told as notes.
+
+        Raises RequestError for a model that is served already, or not, or whose name is taken.
         """
 
     def subscribe(self, limit: int) -> AsyncIterator[Note]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from swarm.adoption import Adoption
+from swarm.asks import Ask, LoadModel, TakePart, UnloadModel
 from swarm.config import Config
 from swarm.effects import Effect, ToWorker
 from swarm.fetch_facts import FetchFact
-from swarm.hosting import Hosting, Rival
+from swarm.hosting import Hosting, Rival, Wish
 from swarm.messages import End, FailureCode, Load, Loaded, Message, Ran, RunFailed
 from swarm.mover import Mover
 from swarm.routing.relay import Relay
 from swarm.routing.worker_watch import TRIAL, WorkerWatch
 from swarm.terms import ModelId, ModelSpec, NodeId
+from swarm.unloading import Unloading
 
 Market = tuple[Mapping[ModelId, ModelSpec], Mapping[ModelId, Sequence[Rival]]]
 """All models known, and who holds or wants which layers of them."""
@@ -42,27 +44,35 @@ class WorkerCare:
         )
         hand_over_s = config.routing.hand_over_max_s
         self._mover = Mover(me, hosting, relay, config.moves, hand_over_s)
+        self._unloading = Unloading(hosting, relay, hand_over_s)
+        self._parts = (self._adoption, self._mover, self._unloading)
         self._loading: dict[ModelId, float] = {}
         self._effects: list[Effect] = []
 
     @property
     def has_effects(self) -> bool:
-        return bool(self._effects) or self._adoption.has_effects or self._mover.has_effects
+        return bool(self._effects) or any(part.has_effects for part in self._parts)
 
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
-        return effects + self._adoption.take_effects() + self._mover.take_effects()
+        return effects + [effect for part in self._parts for effect in part.take_effects()]
 
     def next_deadline(self) -> float | None:
-        parts = (self._watch, self._adoption, self._mover)
+        parts = (self._watch, *self._parts)
         moments = [moment for part in parts if (moment := part.next_deadline()) is not None]
         return min(moments, default=None)
 
     # ------------------------------------------------------------ facts in
 
-    def take_part(self, cached: Sequence[tuple[ModelId, str]], now: float) -> None:
-        """Get layers of some model. `cached`: models whose files are here, with their names."""
-        self._adoption.start(cached, now)
+    def asked(self, ask: Ask, now: float) -> None:
+        """What the owner wants. Raises RequestError for what cannot be."""
+        match ask:
+            case TakePart(cached):
+                self._adoption.start(cached, now)
+            case LoadModel(path, name, layers):
+                self._hosting.load(Wish(path, name, layers))
+            case UnloadModel(name):
+                self._unloading.begin(name, now)
 
     def fetch_fact(self, fact: FetchFact, now: float) -> None:
         self._adoption.fact(fact, now)
@@ -113,6 +123,9 @@ class WorkerCare:
         due = self._mover.next_deadline()
         if due is not None and now >= due:
             self._mover.tick(self._market()[1], now)
+        due = self._unloading.next_deadline()
+        if due is not None and now >= due:
+            self._unloading.tick(now)
         if (reason := self._watch.verdict(now)) is not None:
             self._gone(self._hosting.worker_stuck(reason, now), reason)
             return True

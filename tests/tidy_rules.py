@@ -17,6 +17,7 @@ LINE_WIDTH_MAX = 100
 PARAMETERS_MAX = 6
 
 LEAVES = (
+    "asks",
     "config",
     "effects",
     "fetch_facts",
@@ -63,6 +64,7 @@ RANKS: dict[str, int] = {
     "model_files_io": 3,
     "adoption": 5,
     "mover": 5,
+    "unloading": 5,
     "node_view": 5,
     "node_picture": 6,
     "node_worker": 6,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swarm import flags
+from swarm.commands.given_models_io import on_this_machine
 from swarm.commands.invite_io import check_invite
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
 from swarm.discovery.invite import parse_invite
 from swarm.errors import ConfigError
 from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
 from swarm.terms import Address
-from swarm.weights.hub import hub_name
 
 LEAVE_MARGIN_S = 15.0
 """Waited for beyond the grace that the node gives its sessions."""
@@ -58,7 +56,7 @@ def join(
 ) -> None:
     """Run this machine's node until Ctrl-C or `swarm leave`."""
     key, peers = _swarm(invite, key, peer or (), open_swarm=open_swarm)
-    paths, names = _from_the_hub(model or [], served_model_name or [])
+    paths, names = on_this_machine(model or [], served_model_name or [])
     options = JoinOptions(
         model=paths,
         layers=None if layers is None else parse_layers(layers),
@@ -101,24 +99,6 @@ def _swarm(
     found = parse_invite(invite)
     check_invite(found)
     return SwarmKey(found.secret, found.tag).text, (*addresses, *found.addresses)
-
-
-def _from_the_hub(
-    models: Sequence[str], names: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Paths of the models on this machine, and what they are called: those that are not here, and
-    named as the hub names models, are fetched first. Raises ConfigError."""
-    wanted = [None if Path(text).exists() else hub_name(text) for text in models]
-    if not any(wanted):
-        return tuple(models), tuple(names)
-    from swarm.weights import hub_io
-
-    own = [str(w or Path(text).resolve().name) for w, text in zip(wanted, models, strict=True)]
-    paths = [
-        text if w is None else str(hub_io.fetch(w, lambda line: print(line, file=sys.stderr)))
-        for w, text in zip(wanted, models, strict=True)
-    ]
-    return tuple(paths), (*names, *own[len(names) :])
 
 
 @app.command()

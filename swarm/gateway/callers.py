@@ -14,6 +14,7 @@ from typing import Protocol
 from swarm.access.keys import NOBODY, Caller, check_model
 from swarm.access.receipts import Consumption
 from swarm.access.usage import Amount, Charge
+from swarm.asks import Ask
 from swarm.effects import SessionEvent
 from swarm.node_port import Generation, NodePort
 from swarm.notes import Note
@@ -99,6 +100,9 @@ class CountedNode:
 
     async def model_file(self, model_id: ModelId, name: str) -> bytes:
         return await self._node.model_file(model_id, name)
+
+    def asked(self, ask: Ask) -> None:
+        self._node.asked(ask)
 
     def subscribe(self, limit: int) -> AsyncIterator[Note]:
         return self._node.subscribe(limit)

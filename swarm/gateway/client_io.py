@@ -110,6 +110,19 @@ class GatewayClient:
         told = self._call("POST", "/swarm/leave", headers={CONTROL_HEADER: control_token})
         return float(told["grace_s"])
 
+    def change_models(self, what: str, asked: Json) -> Iterator[Json]:
+        """Have models loaded (`load`) or given up (`unload`): what comes of it, to the end."""
+        connection, response = self._send("POST", f"/swarm/{what}", asked, {})
+        with closing(connection), closing(response):
+            if response.status != http.client.OK:
+                raise _refusal(response)
+            try:
+                for line in response:
+                    if line.strip():
+                        yield dict(json.loads(line))
+            except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
+                raise LinkError(f"{self.url} broke off: {error}") from error
+
     def events(self) -> Iterator[tuple[str, Json]]:
         """Named events from now on, until the node ends. Leave the iteration to hang up."""
         connection, response = self._send("GET", "/swarm/events", None, {})

@@ -21,6 +21,7 @@ from swarm.gateway.events_io import EventPages
 from swarm.gateway.explain_io import ExplainPages
 from swarm.gateway.health_io import HealthPages
 from swarm.gateway.metrics import Meter
+from swarm.gateway.model_pages_io import ModelPages
 from swarm.gateway.naming_io import Naming
 from swarm.gateway.node_pages_io import NodePages
 from swarm.gateway.ollama_io import OllamaPages
@@ -80,6 +81,7 @@ class Gateway:
             AnthropicPages(self._completions),
             OpenApiPages(node),
             self._node_pages,
+            ModelPages(node, control_token),
             WebPage(),
             self._events,
             ExplainPages(node),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable
 
 from aiohttp import web
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError, SwarmError
-from swarm.gateway.access_io import CONTROL_HEADER, is_of_this_machine
+from swarm.gateway.model_pages_io import is_control
 from swarm.gateway.view import state_json
 from swarm.node_port import NodePort
 from swarm.notes import Level, NoteSink, note
@@ -54,12 +53,7 @@ class NodePages:
 
     async def _leave(self, request: web.Request) -> web.Response:
         """Start a planned departure. Only for programs of this machine that hold the token."""
-        given = request.headers.get(CONTROL_HEADER, "").encode(errors="surrogateescape")
-        if (
-            self._control_token is None
-            or not hmac.compare_digest(given, self._control_token.encode())
-            or not is_of_this_machine(request)
-        ):
+        if not is_control(request, self._control_token):
             raise RequestError("leaving needs the node's control token", status=403)
         if self._leaving is None:
             self._refuse_new()

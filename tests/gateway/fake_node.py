@@ -13,6 +13,7 @@ import tiny_text
 
 from swarm.access.keys_io import KeyStore
 from swarm.access.usage_io import UsageStore
+from swarm.asks import Ask, LoadModel, TakePart
 from swarm.config import GatewayConfig
 from swarm.effects import (
     Failed,
@@ -23,13 +24,13 @@ from swarm.effects import (
     Stalled,
     Started,
 )
-from swarm.errors import SwarmError
+from swarm.errors import RequestError, SwarmError
 from swarm.gateway import token_table
 from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
 from swarm.gateway.text import ModelText
 from swarm.gateway.text_work import Parcel, TextWork
-from swarm.notes import Note
+from swarm.notes import Note, note
 from swarm.snapshot import (
     HopCost,
     LinkView,
@@ -254,6 +255,21 @@ class FakeNode:
         queue = self.notes.reader()
         while True:
             yield await queue.get()
+
+    def asked(self, ask: Ask) -> None:
+        assert not isinstance(ask, TakePart)
+        if isinstance(ask, LoadModel) and ask.name == "tiny":
+            raise RequestError("tiny is served already", status=409)
+        if isinstance(ask, LoadModel):
+            layers = str(ask.layers)
+            self.notes.put_nowait(note("shard.load", model="another", layers="0:1"))
+            self.notes.put_nowait(note("shard.load", model=ask.name, layers=layers))
+            outcome = "shard.failed" if ask.name == "bad" else "shard.serving"
+            self.notes.put_nowait(note(outcome, model=ask.name, layers=layers, reason="no room"))
+            return
+        if ask.name != "tiny":
+            raise RequestError(f"{ask.name} is not served here", status=404)
+        self.notes.put_nowait(note("shard.unloaded", model=ask.name))
 
     async def leave(self, grace_s: float) -> None:
         self.left.set()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.config import MIB, ShardConfig
 from swarm.effects import StartWorker, Tell, ToWorker
+from swarm.errors import RequestError
 from swarm.hosting import Budget, Hosting, Rival, Wish
 from swarm.messages import (
     KV_BLOCK_TOKENS,
@@ -20,6 +22,7 @@ from swarm.messages import (
     Message,
     RowType,
     SpeedReport,
+    Unload,
     WorkerFailed,
 )
 from swarm.terms import (
@@ -389,3 +392,40 @@ def test_the_same_model_twice_is_served_once() -> None:
     made.worker_message(replace(inspected(), path="/models/other"), 0.0)
     made.worker_message(loaded(LayerRange(4, 6)), 1.0)
     assert [shard.state for shard in made.shards()] == [ShardState.SERVING]
+
+
+def test_a_model_more_and_a_model_less() -> None:
+    made = hosting(LayerRange(0, 12), memory=400 * MIB)
+    made.worker_message(inspected(), 0.0)
+    made.worker_message(loaded(LayerRange(0, 12)), 1.0)
+    made.take_effects()
+    made.load(Wish("/models/other", "other", None))
+    assert Inspect("/models/other", "other", "/cache") in to_worker(made)
+    other = replace(inspected(), spec=replace(SPEC, model_id=ModelId("o")), path="/models/other")
+    made.worker_message(other, 2.0)
+    assert made.retire("model") == SPEC.model_id
+    assert made.changed and made.shards() == () and len(made.served()) == 1
+    made.release(SPEC.model_id)
+    assert Unload(SPEC.model_id) in to_worker(made) and made.served() == ()
+    assert [spec.model_id for spec in made.models()] == ["o"]
+    made.load(Wish("/models/model", "model", None))
+    made.take_effects()
+    assert made.retire("model") is None, "the worker has not even looked at it"
+    assert not any(isinstance(message, Unload) for message in to_worker(made))
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (Wish("/models/model", "again", None), "again is served here already"),
+        (Wish("/models/x", "model", None), "another model called model is served here already"),
+    ],
+)
+def test_a_model_that_is_here_is_not_loaded_again(wish: Wish, said: str) -> None:
+    made = hosting()
+    with pytest.raises(RequestError, match=said):
+        made.load(wish)
+    made.worker_message(WorkerFailed("/models/model", "it is broken"), 1.0)
+    made.load(Wish("/models/model", "model", None))
+    with pytest.raises(RequestError, match="nothing is not served here"):
+        made.retire("nothing")

@@ -1,0 +1,37 @@
+"""What a node's owner may want of it while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarm.terms import LayerRange, ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class TakePart:
+    """Get layers of some model of the swarm.
+
+    cached  models whose files are on the disk, with their names, the one used last first
+    """
+
+    cached: Sequence[tuple[ModelId, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Serve one more checkpoint of this machine. `layers` None: those that the node chooses."""
+
+    path: str
+    name: str
+    layers: LayerRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel:
+    """Serve a model no more: its sessions move away first, as far as others hold its layers."""
+
+    name: str
+
+
+Ask = TakePart | LoadModel | UnloadModel
