@@ -21,6 +21,7 @@ from swarm.gossip.own import Own
 from swarm.hosting import Hosting
 from swarm.link.admission import ReplayCache
 from swarm.messages import PREFIX_HASH_BYTES, Run
+from swarm.mover import Mover
 from swarm.node import NodeCore
 from swarm.routing import opening, recovery, session
 from swarm.routing.hop_session import HopSession
@@ -205,7 +206,8 @@ def _refutation() -> tuple[Patch, ...]:
 
 
 def _intention_before_load() -> tuple[Patch, ...]:
-    """A node loads the layers it likes best without a word to those that choose beside it."""
+    """A node loads the layers it likes best without a word to those that choose beside it, and no
+    move mends that later."""
     intend = Hosting._intend
 
     def load(self: Any, h: Any, inspected: Any, others: Any, now: float) -> None:
@@ -213,7 +215,7 @@ def _intention_before_load() -> tuple[Patch, ...]:
         if h.layers is not None and h.deadline is not None:
             self._load(h, inspected, h.layers)
 
-    return ((Hosting, "_intend", load),)
+    return (Hosting, "_intend", load), (Mover, "news", lambda self, now: None)
 
 
 def _prefix_salt() -> tuple[Patch, ...]:

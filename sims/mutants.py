@@ -243,7 +243,7 @@ _MORE = (
     _entry("history", "penalties", 1, "ids equal the oracle", _history),
     _entry("history told", "penalties", 1, "reroutes have causes", _history_guard),
     _entry("layers to spare", "just enough memory", 1, "moves keep cover", _layers_to_spare),
-    _entry("late words", "mixed", 2, "no fault of our own", _late_words),
+    _entry("late words", "mixed", 31, "no fault of our own", _late_words),
 )
 
 MUTANTS: dict[str, Ablation] = {**ABLATIONS, **{entry.name: entry for entry in _MORE}}
