@@ -247,7 +247,7 @@ def _entry(
 
 STORY = "assertionerror"
 _ALL = (
-    _entry("epoch check", "moved boundary", 294, "ids equal the oracle", _epoch_check),
+    _entry("epoch check", "moved boundary", 66, "credits are kept", _epoch_check),
     _entry("position trim", "peer death", 1, "reroutes have causes", _position_trim),
     _entry("gap refusal", "lost step", 1, "reroutes have causes", _gap_refusal),
     _entry("incarnation persistence", "rolling restart", 1, "lives are told apart",
