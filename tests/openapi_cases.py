@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 EXAMPLES = 10
+ANSWER_TIMEOUT_S = 120.0
+"""The library's own ten seconds are too few for real machines that are killed meanwhile."""
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -97,7 +99,7 @@ def statuses(url: str, operation: Any, mode: GenerationMode, examples: int = EXA
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
-        response = case.call(base_url=url)
+        response = case.call(base_url=url, timeout=ANSWER_TIMEOUT_S)
         seen.add(response.status_code)
         case.validate_response(response, checks=CHECKS)
 
