@@ -112,7 +112,7 @@ def test_answers_are_what_the_document_says_while_nodes_are_killed(
                 schema = short if mode is GenerationMode.POSITIVE else whole
                 found = openapi_cases.statuses(url, schema[path][method], mode)
                 answered |= {(path, status) for status in found}
-    assert {("/v1/chat/completions", 200), ("/v1/completions", 200)} <= answered
+    assert {("/v1/completions", 200), ("/v1/responses", 200)} <= answered
     swarm.await_ready(STARTING_S)
     swarm.await_idle()
 
