@@ -85,12 +85,12 @@ def _body(document: Any, path: str) -> Any:
     return content["application/json"]["schema"]
 
 
-def statuses(url: str, operation: Any, mode: GenerationMode) -> set[int]:
+def statuses(url: str, operation: Any, mode: GenerationMode, examples: int = EXAMPLES) -> set[int]:
     """Send requests of one kind, always the same ones, and check each answer; the statuses."""
     seen: set[int] = set()
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         derandomize=True,

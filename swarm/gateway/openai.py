@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import FailFast, Field, WithJsonSchema
 
 from swarm.config import GatewayConfig
 from swarm.errors import RequestError
@@ -23,6 +23,16 @@ TOKEN_ID_LIMIT = 1 << 32
 """Ids are below this in every vocabulary."""
 
 
+_IDS: Json = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": TOKEN_ID_LIMIT},
+}
+_TEXT: Json = {"type": "string", "minLength": 1}
+_PROMPTS: Json = {
+    "anyOf": [_TEXT, _IDS, *({"type": "array", "minItems": 1, "items": e} for e in (_TEXT, _IDS))]
+}
+"""What a prompt may be, for those who read the document."""
 _TokenId = Annotated[int, Field(ge=0, lt=TOKEN_ID_LIMIT)]
 
 
@@ -70,7 +80,7 @@ class ChatBody(_Common):
 
 
 class CompletionBody(_Common):
-    prompt: str | list[Any]
+    prompt: Annotated[str | list[Any], WithJsonSchema(_PROMPTS)]
     logprobs: Annotated[int, Field(ge=0)] | None = None
     echo: bool | None = None
 

@@ -14,6 +14,9 @@ from fake_node import model, serving
 from hostile_http import node
 from schemathesis import GenerationMode
 
+EXAMPLES = 40
+"""Of sound bodies few can be answered: so many that some are, whatever the library draws."""
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
@@ -45,6 +48,6 @@ def schema(url: str) -> Any:
 def test_answers_are_what_the_document_says(
     url: str, schema: Any, path: str, method: str, mode: GenerationMode
 ) -> None:
-    statuses = openapi_cases.statuses(url, schema[path][method], mode)
+    statuses = openapi_cases.statuses(url, schema[path][method], mode, EXAMPLES)
     right = (200 in statuses) == (mode is GenerationMode.POSITIVE)
     assert right or path in openapi_cases.RARELY_RIGHT
