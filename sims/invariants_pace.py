@@ -22,7 +22,8 @@ STUCK_KINDS = ("wedged", "slow", "lost")
 SETTLING_S = 0.5
 """Planning, opening, the first token of the new route, on any profile but WAN."""
 GAPS_S = 1.0
-"""On Wi-Fi and where packets are lost: two verdicts over retransmissions, one after the other."""
+"""On Wi-Fi and where packets are lost: two verdicts over retransmissions, one after the other. What
+they cut over to must be rebuilt as after a loss."""
 
 
 def cost_s(fault: Fault) -> float:
@@ -80,7 +81,7 @@ class BoundedStall(Invariant):
         vain = world.trails.vain_openings(request, start_s, stop_s)
         costs_s += vain * (world.config.routing.open_timeout_s + SETTLING_S)
         lost_s = world.cover.lost_s(request.origin, start_s, stop_s)
-        gaps_s = GAPS_S if world.has_gaps(*parties) else 0.0
+        gaps_s = GAPS_S + self._rebuild_s(request) if world.has_gaps(*parties) else 0.0
         allowed_s = self._step_s(request, start_s, stop_s) + costs_s + lost_s + gaps_s
         if stop_s - start_s > allowed_s:
             kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in harm).items())

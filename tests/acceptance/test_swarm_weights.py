@@ -36,8 +36,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shard_of(state: Json, node: Node) -> Json | None:
+    """Once it can be on a route: its speeds come in a record of their own."""
     shards = node.view(state).get("shards", [])
-    return shards[0] if shards and shards[0]["state"] == "serving" else None
+    is_known = shards and shards[0]["state"] == "serving" and shards[0]["decode_s_per_layer"]
+    return shards[0] if is_known else None
 
 
 def layers_of(swarm: Swarm, node: Node) -> LayerRange:

@@ -19,6 +19,7 @@ from swarm.errors import ConfigError
 from swarm.home_io import Home
 from swarm.link.identity import Identity
 from swarm.terms import Address, short
+from swarm.waiting_io import first_of
 
 pytestmark = pytest.mark.xdist_group("processes")
 SETTLED_S = 60.0
@@ -172,7 +173,7 @@ def test_a_new_seed_keeps_the_old_one_beside_it(tmp_path: Path) -> None:
 def test_the_first_of_several_events_leaves_no_task_behind() -> None:
     async def scenario() -> None:
         one, two = asyncio.Event(), asyncio.Event()
-        waiting = asyncio.get_running_loop().create_task(daemon._first_of(one, two))
+        waiting = asyncio.get_running_loop().create_task(first_of(one, two))
         await asyncio.sleep(0)
         two.set()
         await waiting

@@ -201,6 +201,7 @@ def test_a_call_comes_out_of_the_helper_as_it_went_in() -> None:
 def helper() -> TextWork:
     work = TextWork(CONFIG)
     work._texts[spec().model_id] = TEXT
+    work._special[spec().model_id] = {}
     return work
 
 

@@ -176,7 +176,7 @@ def test_tokens_over_blocks(tiny: tuple[Path, list[int]]) -> None:
     folder, expected = tiny
 
     async def story(client: WorkerClient, listener: Listener) -> None:
-        loaded = await load(client, listener, folder, ALL)
+        loaded = await load(client, listener, folder, ALL, blocks=40)
         is_free = "paged-float32-free/" in loaded.numeric_class  # where floats have native products
         assert is_free or "paged-float32-tile16-p64" in loaded.numeric_class
         unit = KV_BLOCK_TOKENS if is_free else 64
@@ -246,7 +246,7 @@ def test_kv_in_eight_bits_takes_less_and_is_another_class(tiny: tuple[Path, list
     found: list[Loaded] = []
 
     async def story(client: WorkerClient, listener: Listener) -> None:
-        found.append(await load(client, listener, folder, ALL))
+        found.append(await load(client, listener, folder, ALL, blocks=40))
         client.send(begin(found[-1]))
         client.send(dataclasses.replace(ids(0, *PROMPT), blocks=struct.pack("<i", 3)))
         assert len((await listener.expect(Ran)).tokens) == 1
