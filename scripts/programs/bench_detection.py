@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 import swarm_netns
 from sims import reality
 from sims.reality import BURIED, KILLED, SUSPECTED, UNPLUGGED, Host, Setting
@@ -265,6 +265,7 @@ def bench() -> Iterator[tuple[Bench, float]]:
 
 
 def main() -> int:
+    end_orderly()
     parser = argparse.ArgumentParser("scripts/bench_detection", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="losses of each kind")
     options = parser.parse_args()

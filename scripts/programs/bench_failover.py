@@ -18,7 +18,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 from swarm_http import Answer
 from swarm_procs import SMOLLM2, Node, NodePlan, Swarm
 
@@ -93,6 +93,7 @@ def one_departure(swarm: Swarm, origin: Node, context: int) -> dict[str, float]:
 
 
 def main() -> int:
+    end_orderly()
     parser = argparse.ArgumentParser("scripts/bench_failover", description=__doc__)
     parser.add_argument("--contexts", type=int, nargs="+", default=[100, 500, 2000])
     parser.add_argument("--runs", type=int, default=7, help="losses per context length")

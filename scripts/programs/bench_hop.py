@@ -15,7 +15,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from rig import console, print_machine, print_table, spread
+from rig import console, end_orderly, print_machine, print_table, spread
 from swarm_procs import Node, Swarm
 
 HOPS = (1, 2, 3, 4)
@@ -79,6 +79,7 @@ def report(title: str, figures: dict[int, list[float]]) -> None:
 
 
 def main() -> int:
+    end_orderly()
     parser = argparse.ArgumentParser("scripts/bench_hop", description=__doc__)
     parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the small model")
     parser.add_argument("--layers", type=int, default=30, help="how many layers --model has")

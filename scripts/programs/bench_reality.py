@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from rig import console, print_machine, print_table
+from rig import console, end_orderly, print_machine, print_table
 from bench_detection import bench
 import swarm_netns
 from sims.reality import TOLERANCE, Comparison, Samples, Setting, compare, quartiles, simulate
@@ -25,6 +25,7 @@ def simulated(setting: Setting, runs: int) -> Samples:
 
 
 def main() -> int:
+    end_orderly()
     parser = argparse.ArgumentParser("scripts/bench_reality", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="losses of each kind")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from rig import console, print_table, spread
+from rig import console, end_orderly, print_table, spread
 from prompts import PROMPTS, long_prompt
 from swarm_procs import SMOLLM2, Node, NodePlan, Swarm
 
@@ -166,6 +166,7 @@ def _check_usage(before: Usage, after: Usage) -> None:
 
 
 def main() -> int:
+    end_orderly()
     parser = argparse.ArgumentParser("scripts/soak", description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--kill-every", type=float, default=10.0, metavar="SECONDS")
