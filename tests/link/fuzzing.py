@@ -122,8 +122,13 @@ class FrameFuzzer:
 
     def _feed(self, stream: bytes, opener: Opener, lane: Lane, original: bytes) -> None:
         buffer = FrameBuffer(FRAME_LIMITS[lane] + TAG_BYTES)
-        buffer.space()[: len(stream)] = stream
-        buffer.filled(len(stream))
+        rest = memoryview(stream)
+        while rest:  # as a socket gives it: as much as there is room for
+            space = buffer.space()
+            count = min(len(space), len(rest))
+            space[:count] = rest[:count]
+            buffer.filled(count)
+            rest = rest[count:]
         # The damage may all come after a frame that is whole: that one rightly opens.
         if stream.startswith(original):
             opener.open(buffer.next_body() or memoryview(b""))
