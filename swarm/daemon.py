@@ -217,7 +217,6 @@ class _Node:
         self._stack = contextlib.AsyncExitStack()
         self._takes_part = config.weights.take_part and not options.model
         self._models = models_store(config.weights)
-        self._wishes = Wishes(len({Path(text).resolve() for text in options.model}))
         self._hopeless = asyncio.Event()
 
     async def start(self) -> None:
@@ -328,6 +327,7 @@ class _Node:
             Wish(str(path), printable(name)[:NAME_LETTERS_MAX], self._options.layers)
             for path, name in zip(paths, names, strict=True)
         ]
+        self._wishes = Wishes([wish.name for wish in wishes])
         me = self._identity.node_id
         budget = Budget.of(memory, self._config.shard)
         cache = str(self._home.cache)

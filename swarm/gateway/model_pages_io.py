@@ -26,7 +26,8 @@ NOTES_MAX = 256
 """Of what happens, waiting for a reader who is told of one model."""
 PULSE_S = 5.0
 """An empty line comes after so long without news: the node is there."""
-ENDS_OF_LOAD = frozenset({"shard.serving", "shard.failed"})
+ENDS_OF_LOAD = frozenset({"shard.serving", "shard.failed", "shard.unloaded"})
+"""The last: somebody unloads it before it is served."""
 NEWS_OF_LOAD = ENDS_OF_LOAD | {"shard.intended", "shard.load"}
 ENDS_OF_UNLOAD = frozenset({"shard.unloaded"})
 

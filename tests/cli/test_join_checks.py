@@ -81,9 +81,10 @@ def test_a_node_that_can_serve_nothing_of_what_it_is_for_ends(
 def test_when_nothing_can_come_of_what_was_asked_for(
     count: int, events: list[str], hopeless: bool
 ) -> None:
-    wishes = Wishes(count)
+    wishes = Wishes(["model"] * count)
+    wishes.note(note("shard.failed", model="loaded later"))
     for event in events:
-        wishes.note(note(event))
+        wishes.note(note(event, model="model"))
     assert wishes.are_hopeless is hopeless
 
 

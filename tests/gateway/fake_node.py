@@ -264,7 +264,8 @@ class FakeNode:
             layers = str(ask.layers)
             self.notes.put_nowait(note("shard.load", model="another", layers="0:1"))
             self.notes.put_nowait(note("shard.load", model=ask.name, layers=layers))
-            outcome = "shard.failed" if ask.name == "bad" else "shard.serving"
+            outcomes = {"bad": "shard.failed", "gone": "shard.unloaded"}
+            outcome = outcomes.get(ask.name, "shard.serving")
             self.notes.put_nowait(note(outcome, model=ask.name, layers=layers, reason="no room"))
             return
         if ask.name != "tiny":

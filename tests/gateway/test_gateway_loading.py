@@ -53,6 +53,8 @@ def test_what_comes_of_a_model_is_told_to_the_end(folder: Path) -> None:
         assert told[0]["layers"] == "0:2"
         status, told = await ask(client, "load", CONTROL, path=str(folder), name="bad")
         assert status == 200 and told[-1]["event"] == "shard.failed"
+        status, told = await ask(client, "load", CONTROL, path=str(folder), name="gone")
+        assert status == 200 and told[-1]["event"] == "shard.unloaded", "before it was served"
         status, told = await ask(client, "unload", CONTROL, model="tiny")
         assert status == 200 and [line["event"] for line in told] == ["shard.unloaded"]
 
