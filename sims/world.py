@@ -25,7 +25,7 @@ from sims.trails import Trails
 from sims.truth import Truth
 from sims.worker import Checkpoint
 from swarm.config import Config, sim
-from swarm.effects import SessionEvent
+from swarm.effects import Failed, SessionEvent
 from swarm.errors import SwarmError
 from swarm.notes import FieldValue, Level, Note, note
 from swarm.terms import ModelSpec, NodeId, Order, Sampling, short
@@ -291,6 +291,8 @@ class World(Faults):
         request.begun(generation)
         async for event in generation:
             request.hear(event)
+            if isinstance(event, Failed):
+                self.cover.look(request.origin)
             self.loop.mark(type(event).__name__.encode())
             for watcher in self.watchers:
                 watcher.on_event(request, event)

@@ -179,6 +179,9 @@ class RoutingConfig:
     dial_wait_s: float = 1.5
     """How long an answer waits for a link that must be dialled first; a dial on a LAN takes some
     ten milliseconds, or a second more when its first packet is lost."""
+    detour_after_s: float = 1.05
+    """A dial that has had no answer by then may get none: a way by a third node is sought beside
+    it. TCP repeats a lost first packet after a second (RFC 6298)."""
     hop_link_wait_s: float = 1.2
     """The same on a hop, for the links to its neighbours; below `open_timeout_s`."""
     dial_back_s: float = 0.3

@@ -93,13 +93,15 @@ class Ways:
         return expected
 
     def relay_failed(self, peer: NodeId, via: NodeId, now: float) -> NodeId | None:
-        """As `dial_failed`, of a way by a third node."""
+        """As `dial_failed`, of a way by a third node. A direct dial may still be under way."""
         if peer in self._sight.links:
             self._detours.linked(peer, self._sight.relayed.get(peer))
             return None
         following = self._detours.failed(peer, via, self._sight.middles(peer))
         if following is not None:
             self._out.append(DialVia(peer, following))
+            return None
+        if self.book.is_dialling(peer):
             return None
         self.reach.dial_failed(peer, self._sight.life_of(peer), now)
         return peer
@@ -113,6 +115,9 @@ class Ways:
         for peer in self.reach.take_dials():
             self._out += self.book.dial_now(peer, now)
             if self._detours.is_closed(peer):
+                self._seek(peer)
+        for peer in self.reach.take_slow():
+            if peer not in self._sight.links:
                 self._seek(peer)
         return self.reach.take_lost()
 

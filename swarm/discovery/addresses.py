@@ -237,6 +237,11 @@ class AddressBook:
             return []
         return [self._dial(candidate, now)]
 
+    def is_dialling(self, node: NodeId) -> bool:
+        """Whether a dial may still find it."""
+        candidate = self._candidates.get(node)
+        return candidate is not None and candidate.is_dialling
+
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> list[Effect]:

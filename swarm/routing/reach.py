@@ -5,6 +5,7 @@ In a swarm where everybody is linked to everybody nothing of this happens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -34,6 +35,8 @@ class Standing(Enum):
 @dataclass(slots=True)
 class _Want:
     until: float
+    detour_at: float
+    """When the dial is slow, and a way by a third node is to be sought meanwhile."""
     held: list[Message] = field(default_factory=list)
     """To be sent as soon as the link is up."""
     is_sessions: bool = True
@@ -58,6 +61,7 @@ class Reach:
         self._wants: dict[NodeId, _Want] = {}
         self._misses: dict[NodeId, _Miss] = {}
         self._to_dial: list[NodeId] = []
+        self._slow: list[NodeId] = []
         self._lost: list[NodeId] = []
         self.changed = False
         """Set when `wanted` changed; whoever looks at it clears it."""
@@ -79,16 +83,21 @@ class Reach:
     def next_deadline(self) -> float | None:
         if not self._wants:
             return None
-        return min((want.until for want in self._wants.values()), default=None)
+        return min(min(want.until, want.detour_at) for want in self._wants.values())
 
     @property
     def has_news(self) -> bool:
-        return bool(self._to_dial or self._lost)
+        return bool(self._to_dial or self._slow or self._lost)
 
     def take_dials(self) -> list[NodeId]:
         """Whom to dial now."""
         dials, self._to_dial = self._to_dial, []
         return dials
+
+    def take_slow(self) -> list[NodeId]:
+        """Peers whose dials have had no answer for long."""
+        slow, self._slow = self._slow, []
+        return slow
 
     def take_lost(self) -> list[NodeId]:
         """Peers that were waited for in vain."""
@@ -104,7 +113,7 @@ class Reach:
         until = now + self._config.dial_wait_s
         want = self._wants.get(peer)
         if want is None:
-            self._wants[peer] = want = _Want(until)
+            self._wants[peer] = want = _Want(until, now + self._config.detour_after_s)
             self._to_dial.append(peer)
             self.changed = True
         else:
@@ -143,6 +152,10 @@ class Reach:
             want.until = min(want.until, now + DIAL_GRACE_S)
 
     def tick(self, life_of: Callable[[NodeId], Hashable], now: float) -> None:
+        for peer, want in self._wants.items():
+            if now >= want.detour_at:
+                want.detour_at = math.inf
+                self._slow.append(peer)
         for peer in [peer for peer, want in self._wants.items() if now >= want.until]:
             del self._wants[peer]
             self._miss(peer, life_of(peer), now)

@@ -50,9 +50,11 @@ def test_a_newer_opening_takes_the_place_of_the_older_and_a_release_of_both() ->
 def test_what_does_not_come_is_lost_and_remembered() -> None:
     it = reach()
     it.want(A, 0.0)
+    assert it.next_deadline() == CONFIG.detour_after_s
+    it.tick(lambda _: LIFE, CONFIG.detour_after_s)
+    assert it.take_slow() == [A]
+    assert it.take_slow() == it.take_lost() == []
     assert it.next_deadline() == CONFIG.dial_wait_s
-    it.tick(lambda _: LIFE, 1.0)
-    assert it.take_lost() == []
     it.tick(lambda _: LIFE, CONFIG.dial_wait_s)
     assert it.take_lost() == [A]
     assert it.take_lost() == []

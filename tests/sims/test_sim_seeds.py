@@ -30,6 +30,7 @@ FOUND = [
     ("mixed", 40100, "a pair that could not be joined was left out beyond the life of one of them"),
     ("mixed", 41733, "the last word of a life that had ended was taken for one of the next"),
     ("mixed", 41734, "refusals for want of a link ended a request that was to wait for cover"),
+    ("mixed", 200008, "no way by a third node was sought while a dial hung"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
 ]
