@@ -18,6 +18,7 @@ SHORT_ID = re.compile(rf"(?<![\w.]){'[a-z2-7]' * SHORT_ID_LENGTH}(?![\w.])")
 LATE = "no answer to open"
 """How the cause of a reroute begins where a hop was asked in vain."""
 OUT_OF_REACH = "session.out_of_reach"
+OPENED, GIVEN_UP = "session.route", "session.reroute"
 
 
 class Trails:
@@ -28,8 +29,10 @@ class Trails:
         self._world = world
         self._parties: dict[str, set[int]] = {}
         """Per session, by the short id that notes carry, the numbers of machines."""
-        self._vain: dict[str, list[float]] = {}
+        self._vain: dict[str, set[float]] = {}
         """Per session when a route was given up that had not been opened in time."""
+        self._open: set[str] = set()
+        """Sessions whose present route was opened."""
 
     def noted(self, node: SimNode, entry: Note) -> None:
         session = entry.get("session")
@@ -40,8 +43,13 @@ class Trails:
         for name, value in entry.fields:
             if name != "session" and isinstance(value, str):
                 parties.update(self._numbers(value))
-        if entry.event == OUT_OF_REACH or str(entry.get("cause")).startswith(LATE):
-            self._vain.setdefault(str(session), []).append(self._world.now_s)
+        if entry.event == OPENED:
+            self._open.add(str(session))
+        elif entry.event in (OUT_OF_REACH, GIVEN_UP):
+            is_late = str(session) not in self._open or str(entry.get("cause")).startswith(LATE)
+            if entry.event == OUT_OF_REACH or is_late:
+                self._vain.setdefault(str(session), set()).add(self._world.now_s)
+            self._open.discard(str(session))
 
     def of(self, request: Request) -> set[int]:
         """Machines by number: its origin, the hops of its routes, and all it tried to use."""
@@ -52,7 +60,7 @@ class Trails:
     def vain_openings(self, request: Request, start_s: float, stop_s: float) -> int:
         """Routes that were tried in this time, and waited for as long as that is allowed."""
         session = request.session
-        moments = self._vain.get(short(session), []) if session is not None else []
+        moments = self._vain.get(short(session), set()) if session is not None else []
         return sum(start_s <= at <= stop_s for at in moments)
 
     def _numbers(self, text: str) -> list[int]:

@@ -275,6 +275,8 @@ class ShardConfig:
     """For weights, KV and activations; 0: 70 % of what is free at start."""
     kv_fraction: float = 0.3
     """Part of the memory kept for KV when the layers are chosen."""
+    later_fraction: float = 0.25
+    """Part of what a pool of KV could take that is left for models loaded later (`swarm load`)."""
     settle_s: float = 2.0
     """How long a node listens to gossip before it chooses its layers."""
     intention_s: float = 0.5

@@ -146,9 +146,16 @@ class HostedShards:
             None,
         )
 
-    def _taken_by_others(self, h: Hosted) -> int:
-        """Bytes of weights of the other models hosted here."""
-        return sum(other.weight_bytes for other in self._hosted if other is not h)
+    def _weight_room(self, h: Hosted) -> int:
+        """Bytes that its weights may take beside the weights and pools of the other models."""
+        others = sum(other.weight_bytes for other in self._hosted if other is not h)
+        left = self._budget.weights + self._budget.kv - others
+        if pools := self._pools_of_others(h):
+            left = int((left - pools) * (1 - self._config.kv_fraction))
+        return max(0, min(self._budget.weights - others, left))
+
+    def _pools_of_others(self, h: Hosted) -> int:
+        return sum(o.pool_bytes for o in self._hosted if o is not h and o.stage is not Stage.FAILED)
 
     def _info(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> ShardInfo:
         state = ANNOUNCED[h.stage]
@@ -180,15 +187,17 @@ class HostedShards:
     def _fit_count(self, h: Hosted, inspected: Inspected) -> int:
         """Layers of a model that fit beside the others hosted here.
 
-        Those that have yet to choose get an equal share, unless that is not even one layer.
+        Those that have yet to choose get an equal share, unless that is not even one layer. What
+        it has chosen fits: pools that were made since have left room for that.
         """
-        room = self._budget.weights - self._taken_by_others(h)
+        room = self._weight_room(h)
         undecided = sum(
             o is not h and o.layers is None and o.stage in UNDECIDED for o in self._hosted
         )
         fixed = inspected.embed_weight_bytes + inspected.head_weight_bytes
         share = layers_that_fit(room // (1 + undecided), inspected.layer_weight_bytes, fixed)
-        return share or layers_that_fit(room, inspected.layer_weight_bytes, fixed)
+        chosen = len(h.layers) if h.layers is not None and h.stage is Stage.INTENDING else 0
+        return max(chosen, share or layers_that_fit(room, inspected.layer_weight_bytes, fixed))
 
 
 def pool_shape(load: int, loaded: Loaded, share: int, *, prefixes: bool) -> PoolShape:

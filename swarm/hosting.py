@@ -315,7 +315,7 @@ class Hosting(HostedShards):
             self._give_up(h, f"layers {layers} asked for, but the model has layers 0:{count}")
             return
         needed = weight_bytes(inspected, layers)
-        room = self._budget.weights + self._budget.kv - self._taken_by_others(h)
+        room = self.kv_capacity_bytes + h.weight_bytes - self._pools_of_others(h)
         if needed > room:
             self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
                              f"{max(0, room) >> 20} MiB are left of what is allowed")  # fmt: skip
@@ -327,7 +327,7 @@ class Hosting(HostedShards):
         """Choose (again), and publish it."""
         layers = self._best(h, inspected, others)
         if layers is None:
-            room = max(0, self._budget.weights - self._taken_by_others(h))
+            room = self._weight_room(h)
             nobody = h.obtainable is not None and not h.obtainable
             self._give_up(h, "no peer has its weights" if nobody else
                           f"not one layer fits into {room >> 20} MiB")  # fmt: skip
@@ -385,13 +385,14 @@ class Hosting(HostedShards):
         self._tell("shard.load", Level.INFO, model=spec.name, layers=str(layers))
 
     def _blocks_for(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> int:
-        """Blocks of a model's pool: an equal share of what is left beside all weights and the pools
-        of others; while some have yet to choose their layers, of what is kept for KV alone."""
+        """Blocks of a model's pool: an equal share of what is left beside all weights, the pools of
+        others, and what is kept for models that are loaded later; while some have yet to choose
+        their layers, of what is kept for KV alone."""
         others = [o for o in self._hosted if o is not h and o.stage is not Stage.FAILED]
         room = self.kv_capacity_bytes
         if any(o.layers is None for o in others):
             room = min(room, self._budget.kv)
-        room = max(0, room - sum(o.pool_bytes for o in others))
+        room = int(max(0, room - self._pools_of_others(h)) * (1 - self._config.later_fraction))
         size = block_bytes(inspected.kv_bytes_per_token_layer, layers)
         sharing = 1 + sum(not o.pool_bytes for o in others)
         blocks = min(room // sharing // size, POOL_BLOCKS_MAX)
@@ -404,6 +405,9 @@ class Hosting(HostedShards):
             return
         h.stage, h.loaded, h.speed, h.former = Stage.LOADED, message, message.speed, None
         h.loads += 1
+        if message.kv_blocks:
+            size = block_bytes(message.kv_bytes_per_token_layer, message.layers)
+            h.pool_bytes = message.kv_blocks * size
         self.device = message.device
         self._restart_pause_s = self._config.restart_min_s
         self.changed = True

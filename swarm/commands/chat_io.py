@@ -24,14 +24,16 @@ def chat(
 ) -> None:
     """Talk to a model in the terminal."""
     from swarm.commands.chat_screen_io import screen_for
-    from swarm.commands.conversation_io import Chat, choose_model
+    from swarm.commands.conversation_io import Chat, choose_model, wait_for_model
 
     client = gateway_client(home, url, api_key)
+    screen = screen_for(console())
+    wait_for_model(client, model, screen.dim)
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     conversation = Chat(
         client,
         choose_model(client, model),
-        screen_for(console()),
+        screen,
         {name: value for name, value in settings.items() if value is not None},
     )
     raise typer.Exit(conversation.run())

@@ -22,6 +22,7 @@ ALIASES = {"/reset": "/clear", "/quit": "/exit", "/?": "/help"}
 HELP = "/help shows what can be typed, Ctrl-C stops an answer, /exit ends the chat"
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 TAB = " " * 4
+STARTING = "the node has no layers yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,25 @@ def read_line(line: str) -> Typed:
 def help_lines() -> list[str]:
     lines = [f"{command:<8} {what}" for command, what in COMMANDS.items()]
     return [*lines, f"{'Ctrl-C':<8} stops an answer, and goes on with the chat"]
+
+
+def awaited_text(state: Json, wanted: str | None) -> str | None:
+    """What a chat may wait for where no model, or not the one that is wanted, is covered yet.
+
+    `state`: as the gateway tells it. None: nothing is on its way.
+    """
+    loading = {
+        str(shard["model"])
+        for node in state["nodes"]
+        for shard in node["shards"]
+        if shard["state"] != "serving" and wanted in {None, shard["model"]}
+    }
+    if loading:
+        return f"{', '.join(sorted(loading))} is being loaded"
+    own = next((node for node in state["nodes"] if node["self"]), None)
+    if own is not None and own["memory_bytes"] and not own["shards"]:
+        return STARTING
+    return None
 
 
 def clean(text: str) -> str:

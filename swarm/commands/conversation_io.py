@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from swarm.commands.chat_screen_io import Screen
 from swarm.commands.chat_text import (
     HELP,
+    STARTING,
+    awaited_text,
     help_lines,
     read_line,
     route_lines,
@@ -19,6 +23,27 @@ from swarm.gateway.reading import Remark, Summary, Text
 from swarm.gateway.status_text import missing_text, names_of, route_text
 
 Json = dict[str, Any]
+START_S = 20.0
+"""A node that has just started says within this time which layers it takes."""
+LOOK_S = 0.5
+
+
+def wait_for_model(client: GatewayClient, wanted: str | None, say: Callable[[str], None]) -> None:
+    """Until a model is covered, or the one that is wanted, or none is on its way any more."""
+    given_up = time.monotonic() + START_S
+    told = ""
+    while not _is_covered(client.models(), wanted):
+        awaited = awaited_text(client.state(), wanted)
+        if awaited is None or (awaited == STARTING and time.monotonic() >= given_up):
+            return
+        if awaited != told:
+            say(f"{awaited}; waiting for it (Ctrl-C gives up)")
+            told = awaited
+        time.sleep(LOOK_S)
+
+
+def _is_covered(names: list[str], wanted: str | None) -> bool:
+    return bool(names) if wanted is None else wanted in names
 
 
 def choose_model(client: GatewayClient, wanted: str | None) -> str:

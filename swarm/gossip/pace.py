@@ -61,20 +61,26 @@ class DynamicPace:
         self._is_news = False
         """Whether `_wanted` differs enough from `_written`; deadlines are asked for far more often
         than figures are offered."""
+        self._is_urgent = False
+        """A model is served whose speed nobody knows: without it no route is planned over it."""
 
     def offer(self, record: DynamicRecord) -> None:
         if record == self._wanted:
             return
         self._wanted = record
         change = self._config.dynamic_change
-        self._is_news = self._written is not None and differs(self._written, record, change)
+        if self._written is not None:
+            self._is_news = differs(self._written, record, change)
+            known = {speed.model_id for speed in self._written.speeds}
+            self._is_urgent = any(speed.model_id not in known for speed in record.speeds)
 
     def due(self, now: float, member_count: int) -> DynamicRecord | None:
         """The record to write now, if any; it counts as written."""
         at = self.next_deadline(member_count)
         if at is None or now < at:
             return None
-        self._written, self._written_at, self._is_news = self._wanted, now, False
+        self._written, self._written_at = self._wanted, now
+        self._is_news = self._is_urgent = False
         self._stretch = 1.0 + STRETCH_MAX * self._rng.random()
         return self._wanted
 
@@ -82,7 +88,7 @@ class DynamicPace:
         """When the figures at hand are to be written; in the past means now."""
         if self._wanted is None:
             return None
-        if self._written is None:
+        if self._written is None or self._is_urgent:
             return self._written_at
         soon_s = max(self._config.dynamic_interval_s, member_count / NODES_PER_S)
         if self._is_news:

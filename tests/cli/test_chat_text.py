@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swarm.commands.chat_text import (
     COMMANDS,
+    STARTING,
     Typed,
+    awaited_text,
     clean,
     help_lines,
     read_line,
@@ -98,3 +102,23 @@ def test_a_summary_says_what_happened() -> None:
         "every token is exact",
     ]
     assert route_lines({}, {}) == ["no answer has come yet"]
+
+
+def node(memory_bytes: int, *shards: tuple[str, str], own: bool = True) -> dict[str, Any]:
+    told = [{"model": model, "state": state} for model, state in shards]
+    return {"self": own, "memory_bytes": memory_bytes, "shards": told}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted", "says"),
+    [
+        ([node(1 << 30)], None, STARTING),
+        ([node(1 << 30, ("one", "intended"))], None, "one is being loaded"),
+        ([node(0), node(1, ("one", "loading"), own=False)], "one", "one is being loaded"),
+        ([node(0), node(1, ("one", "loading"), own=False)], "two", None),
+        ([node(1 << 30, ("one", "serving"))], None, None),
+        ([node(0)], None, None),
+    ],
+)
+def test_what_a_chat_waits_for(nodes: list[Any], wanted: str | None, says: str | None) -> None:
+    assert awaited_text({"nodes": nodes}, wanted) == says

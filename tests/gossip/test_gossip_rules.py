@@ -430,6 +430,16 @@ def test_dynamic_records_are_paced_by_the_size_of_the_swarm() -> None:
     assert pace.next_deadline(3) == 33.0
 
 
+def test_the_speed_of_a_model_that_is_served_from_now_on_waits_for_nothing() -> None:
+    pace = DynamicPace(GossipConfig(), Random(1))
+    pace.offer(DynamicRecord((), (), 0))
+    assert pace.due(1.0, 100) is not None
+    pace.offer(dynamic_record(0.001))
+    assert pace.due(1.01, 100) == dynamic_record(0.001)
+    pace.offer(DynamicRecord((), (), 0))
+    assert pace.due(1.02, 100) is None, "what is gone is said by the other record"
+
+
 def test_random_stores_even_out_by_digests() -> None:
     rng = Random(5)
     for _ in range(20):

@@ -31,6 +31,8 @@ FOUND = [
     ("mixed", 41733, "the last word of a life that had ended was taken for one of the next"),
     ("mixed", 41734, "refusals for want of a link ended a request that was to wait for cover"),
     ("mixed", 200008, "no way by a third node was sought while a dial hung"),
+    ("mixed", 200757, "the speed of layers just taken was told two seconds after they served"),
+    ("mixed", 201086, "an opening whose link broke is a vain one too"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
 ]
