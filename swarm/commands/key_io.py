@@ -139,8 +139,8 @@ def _node_named(state: dict[str, Any], name: str) -> NodeId:
     found = [n for n in nodes if n["id"] == name or n["name"] == name]
     found = found or [n for n in nodes if len(name) >= 4 and n["id"].startswith(name)]
     if len(found) != 1:
-        what = "no node" if not found else f"{len(found)} nodes"
-        raise ConfigError(f"{what} of the swarm are called {name!r}; `swarm status` lists them")
+        what = "no node of the swarm is" if not found else f"{len(found)} nodes of the swarm are"
+        raise ConfigError(f"{what} called {name!r}; `swarm status` lists them")
     if found[0]["self"]:
         raise ConfigError("this is the node that would have to tell the others; use another one")
     return NodeId(found[0]["id"])

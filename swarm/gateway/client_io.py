@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ CONTROL_HEADER = "X-Swarm-Control"
 SESSION_HEADER = "X-Swarm-Session"
 TIMEOUT_S = 30.0
 """Longest silence of a gateway; it comments on a stall every few seconds."""
+LOOK_S = 0.5
+"""How often an end that is waited for is looked for."""
 START_HINT = "start a node with `swarm join`"
 
 
@@ -61,12 +64,18 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
     """Wait until a process has ended; False when it is still there after the time."""
     if pid == os.getpid():
         raise ValueError("a process cannot wait for its own end")
+    end = time.monotonic() + timeout_s
     try:
-        psutil.Process(pid).wait(timeout_s)
+        process = psutil.Process(pid)
+        while process.status() != psutil.STATUS_ZOMBIE:  # one whose parent has not looked yet
+            left_s = end - time.monotonic()
+            if left_s <= 0.0:
+                return False
+            with suppress(psutil.TimeoutExpired):
+                process.wait(min(left_s, LOOK_S))
+                break
     except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return False
+        pass
     return True
 
 

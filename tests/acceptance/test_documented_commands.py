@@ -270,13 +270,14 @@ def test_a_readers_way(tmp_path: Path, smollm2: Path) -> None:
         for documented, typed in ON_A_NODE.items():
             first.run((typed or documented).format(**filled))
         filled |= _ways_in(first)
+        known = {}
         for number, (documented, typed) in enumerate(JOINS.items()):
             other = machine(tmp_path / f"other{number}")
             with other.stays((typed or documented).format(**filled)) as joined:
                 other.gateway(joined)
-                known = json.loads(other.run("swarm status --json"))["node_id"]
+                known[documented] = json.loads(other.run("swarm status --json"))["node_id"]
                 other.run("swarm leave")
-        first.run(f"swarm key revoke {known}")
+        first.run(f"swarm key revoke {known['swarm join INVITE']}")
         logs = first.beside("logs")
         with logs.stays("swarm logs --level warning"):
             first.run("swarm leave")
