@@ -50,7 +50,7 @@ from swarm.link.keyring import KeyRing
 from swarm.link.link_io import Peer
 from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
-from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, KeyNotice, Message, Receipt
+from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, KeyNotice, Message, Receipt, Receipts
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, Note, note, printable
@@ -402,7 +402,7 @@ class _Node:
         seal = Seal(
             identity.node_id, self._key.tag, identity.public_key, identity.sign, verify, node_id_of
         )
-        links = ReceiptLinks(lambda node: self._links.stats(node) is not None, self._links.send)
+        links = ReceiptLinks(lambda: [peer.node for peer in self._links.peers()], self._links.send)
         store = ReceiptStore(self._home.path)
         return ReceiptDesk(seal, store, links, time.time, self._console.note)
 
@@ -454,6 +454,9 @@ class _Late:
         if isinstance(message, Receipt):
             self.target.heard(peer)
             self.receipts.received(peer, message)
+        elif isinstance(message, Receipts):
+            self.target.heard(peer)
+            self.receipts.told(message)
         elif isinstance(message, KeyNotice):
             self.target.heard(peer)
             self.keys.received(message)

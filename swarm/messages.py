@@ -39,6 +39,7 @@ from swarm.session_messages import BANNED_IDS_MAX as BANNED_IDS_MAX
 from swarm.session_messages import BIAS_MAX as BIAS_MAX
 from swarm.session_messages import GUIDE_BYTES_MAX as GUIDE_BYTES_MAX
 from swarm.session_messages import HISTORY_PIECE_BYTES as HISTORY_PIECE_BYTES
+from swarm.session_messages import RECEIPTS_MAX as RECEIPTS_MAX
 from swarm.session_messages import SAMPLING_LEVEL as SAMPLING_LEVEL
 from swarm.session_messages import STOP_IDS_MAX as STOP_IDS_MAX
 from swarm.session_messages import Credit as Credit
@@ -51,10 +52,12 @@ from swarm.session_messages import Open as Open
 from swarm.session_messages import Opened as Opened
 from swarm.session_messages import Progress as Progress
 from swarm.session_messages import Receipt as Receipt
+from swarm.session_messages import Receipts as Receipts
 from swarm.session_messages import RefusalCode as RefusalCode
 from swarm.session_messages import Refused as Refused
 from swarm.session_messages import Release as Release
 from swarm.session_messages import Resume as Resume
+from swarm.session_messages import ServedReceipt as ServedReceipt
 from swarm.session_messages import SessionProgress as SessionProgress
 from swarm.session_messages import Step as Step
 from swarm.session_messages import Token as Token
@@ -325,7 +328,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     Ping, Pong, GoodputProbe, GoodputEcho, Goodbye, KeyInUse, DialBack, DialedBack,
     Heartbeat, Records, Digest, Suspicion, Verdict, Summary, ProbeRequest, ProbeAnswer,
     Open, Opened, Refused, Resume, Release, Credit, HopFailed, Progress, Gap, Token, HopTimes,
-    MirrorTo, History, Receipt, Step, FileRequest, FileChunk,
+    MirrorTo, History, Receipt, Receipts, Step, FileRequest, FileChunk,
     HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
     RelayOpen, RelayOffer, RelayRefused, RelayLeg, KeyNotice,
 )  # fmt: skip

@@ -44,6 +44,8 @@ BIAS_MAX = 300
 """Tokens with a bias: as many as OpenAI's API takes. This and the two below, together with the
 longest chain of hashes, keep `Open` within a frame."""
 STOP_IDS_MAX = 128
+RECEIPTS_MAX = 64
+"""Of one `Receipts`, some 250 bytes each."""
 BANNED_IDS_MAX = 256
 """Of all banned sequences together."""
 
@@ -281,6 +283,25 @@ class Receipt(Message):
     day: int
     layer_tokens: int
     signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ServedReceipt:
+    """A receipt as others may read it too: with the name of the node that it is for."""
+
+    server: NodeId
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts(Message):
+    """What the sender knows of what nodes ran for others: receipts by the word of their origins.
+
+    No more than `RECEIPTS_MAX`, newest last; sent now and then to every peer.
+    """
+
+    NUMBER: ClassVar[int] = 44
+    entries: tuple[ServedReceipt, ...]
 
 
 @dataclass(frozen=True, slots=True)

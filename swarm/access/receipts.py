@@ -3,7 +3,8 @@
 A layer-token is one position run through one layer. The origin counts what it consumed, by serving
 node, model and UTC day, from the routes its sessions took; it signs the sums and sends them to the
 nodes that served it. A receipt replaces the one before it, so a lost one costs nothing, and the
-serving node's owner holds the origin's word for it. Nothing is decided by them.
+serving node's owner holds the origin's word for it, and passes it on to the others (`ledger`).
+Nothing is decided by them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ NODE_ACCOUNTS_MAX = 128
 nobody fills the book with models that there are not."""
 PUBLIC_KEY_BYTES = 32
 MODEL_LETTERS = 32
+NODE_LETTERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,23 @@ class Seal:
     def check(self, origin: NodeId, receipt: Receipt, today: int) -> Account:
         """What a receipt from `origin` for this node is about.
 
-        Raises RemoteProtocolError for what no honest node sends, whoever relayed it.
+        Raises RemoteProtocolError for what no honest node sends.
         """
+        if self.origin_of(receipt) != origin:
+            raise RemoteProtocolError("a receipt in the name of another node")
+        self.check_for(self.me, receipt, today)
+        return Account(receipt.day, origin, receipt.model_id)
+
+    def origin_of(self, receipt: Receipt) -> NodeId:
+        """Who would have signed it. Raises RemoteProtocolError for what is no key."""
         if len(receipt.public_key) != PUBLIC_KEY_BYTES:
             raise RemoteProtocolError("a receipt with a malformed key")
-        if self.node_id_of(receipt.public_key) != origin:
-            raise RemoteProtocolError("a receipt in the name of another node")
+        return self.node_id_of(receipt.public_key)
+
+    def check_for(self, server: NodeId, receipt: Receipt, today: int) -> None:
+        """Raises RemoteProtocolError unless its origin signed it for `server`, whoever tells."""
+        if len(server) != NODE_LETTERS or not server.isalnum():
+            raise RemoteProtocolError("a receipt for what is no node")
         if len(receipt.model_id) > MODEL_LETTERS or not receipt.model_id.isalnum():
             raise RemoteProtocolError("a receipt for what is no model")
         if not 0 < receipt.layer_tokens < LAYER_TOKENS_LIMIT:
@@ -119,12 +132,11 @@ class Seal:
         if not today - DAY_PAST_MAX <= receipt.day <= today + DAY_AHEAD_MAX:
             raise RemoteProtocolError("a receipt for a day out of range")
         signed = _Signed(
-            self.swarm_tag, self.me, receipt.model_id, receipt.day, receipt.layer_tokens
+            self.swarm_tag, server, receipt.model_id, receipt.day, receipt.layer_tokens
         )
         data = shapes.pack(signed)
         if not self.verify(receipt.public_key, DOMAIN, data, receipt.signature):
             raise RemoteProtocolError("a receipt with a forged signature")
-        return Account(receipt.day, origin, receipt.model_id)
 
 
 class ReceiptBook:

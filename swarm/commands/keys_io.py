@@ -95,6 +95,10 @@ def usage(
     nodes: Annotated[
         bool, typer.Option("--nodes", help="Layer-tokens between nodes instead, as signed.")
     ] = False,
+    everybody: Annotated[
+        bool,
+        typer.Option("--swarm", help="The same of all nodes, as far as they have passed it on."),
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     as_json: AsJson = False,
     home: Home = DEFAULT_HOME,
@@ -106,8 +110,9 @@ def usage(
         raise ConfigError("--csv and --json exclude each other: give one of them")
     day = 0 if since is None else parse_day(since)
     folder = home.expanduser()
-    if nodes:
-        _show_nodes(folder, day, as_csv=as_csv, as_json=as_json)
+    if nodes or everybody:
+        show = _show_swarm if everybody else _show_nodes
+        show(folder, day, as_csv=as_csv, as_json=as_json)
         return
     lines = UsageStore(folder).lines(day) if folder.is_dir() else ()
     if as_csv:
@@ -123,12 +128,12 @@ def usage(
 def _show_nodes(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) -> None:
     """What other nodes ran for this one, and what it ran for them by their signed word."""
     from swarm.access.receipts_io import ReceiptStore
-    from swarm.gateway.accounts import nodes_csv, nodes_rows
+    from swarm.gateway.accounts import NODES_COLUMNS, nodes_rows, rows_csv
 
     consumed, served = ReceiptStore(folder).sums(since_day) if folder.is_dir() else ({}, {})
     rows = nodes_rows(consumed, served)
     if as_csv:
-        print(nodes_csv(rows), end="")
+        print(rows_csv(rows, NODES_COLUMNS), end="")
     elif as_json:
         print_json(rows)
     elif not rows:
@@ -140,6 +145,27 @@ def _show_nodes(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) ->
         for row in rows:
             counts = (f"{row['consumed']:,}", f"{row['served']:,}")
             table.add_row(row["day"], short(row["node"]), short(row["model_id"]), *counts)
+        wide_console().print(table)
+
+
+def _show_swarm(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) -> None:
+    """What every node ran for every other, by the signed word of the latter."""
+    from swarm.access.receipts_io import ReceiptStore
+    from swarm.gateway.accounts import LEDGER_COLUMNS, ledger_rows, rows_csv
+
+    rows = ledger_rows(ReceiptStore(folder).ledger(since_day)) if folder.is_dir() else []
+    if as_csv:
+        print(rows_csv(rows, LEDGER_COLUMNS), end="")
+    elif as_json:
+        print_json(rows)
+    elif not rows:
+        print("no receipts of any node are known here yet; they are passed on every two minutes")
+    else:
+        table = Table("day", "node", "ran for", "model", box=None)
+        table.add_column("layer-tokens, as signed", justify="right")
+        for row in rows:
+            names = (short(row["server"]), short(row["origin"]), short(row["model_id"]))
+            table.add_row(row["day"], *names, f"{row['layer_tokens']:,}")
         wide_console().print(table)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from swarm.access.ledger import Entry
 from swarm.access.receipts import Sums
 from swarm.access.usage import UsageLine
 from swarm.access.usage_io import day_text
+from swarm.messages import Receipt
 
 CSV_COLUMNS = (
     "day", "key", "model", "requests", "prompt_tokens", "completion_tokens", "cached_tokens",
@@ -45,6 +47,10 @@ def _inert(text: str) -> str:
     return "'" + text if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
+NODES_COLUMNS = ("day", "node", "model_id", "consumed", "served")
+LEDGER_COLUMNS = ("day", "server", "origin", "model_id", "layer_tokens")
+
+
 def nodes_rows(consumed: Sums, served: Sums) -> list[dict[str, Any]]:
     """Layer-tokens by day, other node and model, both ways."""
     accounts = sorted({*consumed, *served}, key=lambda a: (a.day, a.node, a.model_id))
@@ -60,9 +66,23 @@ def nodes_rows(consumed: Sums, served: Sums) -> list[dict[str, Any]]:
     ]
 
 
-def nodes_csv(rows: Iterable[dict[str, Any]]) -> str:
+def ledger_rows(receipts: Mapping[Entry, Receipt]) -> list[dict[str, Any]]:
+    """What each node ran for each other, by day and model."""
+    entries = sorted(receipts, key=lambda e: (e.day, e.server, e.origin, e.model_id))
+    return [
+        {
+            "day": day_text(entry.day),
+            "server": entry.server,
+            "origin": entry.origin,
+            "model_id": entry.model_id,
+            "layer_tokens": receipts[entry].layer_tokens,
+        }
+        for entry in entries
+    ]
+
+
+def rows_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     out = io.StringIO()
-    columns = ("day", "node", "model_id", "consumed", "served")
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

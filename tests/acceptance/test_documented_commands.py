@@ -24,7 +24,7 @@ from documented import ROOT, commands
 from tiny_models import save_tiny
 
 BIN = Path(sys.executable).parent
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 LOOK_S = 0.05
 NODES = "--node 24GB:cuda --node 8GB:cpu"
 PLAIN_CURL = "curl -s http://127.0.0.1:8000/healthz"
@@ -47,6 +47,7 @@ ON_A_NODE = {
     "swarm keys revoke anna": "",
     "swarm usage [--since 2026-01-31] [--csv | --json]": "swarm usage --since 2026-01-31 --csv",
     "swarm usage --nodes [--csv | --json]": "swarm usage --nodes --json",
+    "swarm usage --swarm [--csv | --json]": "swarm usage --swarm --csv",
     "swarm key": "swarm key --help",
     "swarm key show": "",
     "swarm key show --home /var/lib/swarm": "swarm key show --home {home}",

@@ -19,7 +19,7 @@ from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.effects import Generated, SessionEvent, Stalled, Started
 from swarm.errors import RemoteProtocolError
 from swarm.link.identity import Identity, node_id_of, verify
-from swarm.messages import Message, Ping, Receipt
+from swarm.messages import Message, Ping, Receipt, Receipts
 from swarm.notes import Note
 from swarm.terms import Hop, LayerRange, ModelId, NodeId, NumericClass, Route, SampledToken
 
@@ -148,13 +148,14 @@ def test_sums_reach_the_other_side_once_there_is_a_link_and_survive_restarts(
     linked: set[NodeId] = set()
     notes: list[Note] = []
 
-    def send(peer: NodeId, message: Receipt) -> bool:
+    def send(peer: NodeId, message: Receipt | Receipts) -> bool:
         assert peer == BERT.me
+        assert isinstance(message, Receipt)
         wire.append(message)
         return True
 
     def desk(who: Seal) -> ReceiptDesk:
-        links = ReceiptLinks(lambda node: node in linked, send)
+        links = ReceiptLinks(lambda: linked, send)
         store = ReceiptStore(tmp_path / who.me)
         return ReceiptDesk(who, store, links, lambda: WALL_S, notes.append)
 
