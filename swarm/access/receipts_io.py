@@ -54,7 +54,7 @@ class ReceiptStore:
     """Blocking; a node calls it from a thread. Raises ConfigError with one plain sentence."""
 
     def __init__(self, home: Path) -> None:
-        self._database = Database(home / FILE_NAME, _SCHEMA, version=1)
+        self._database = Database(home / FILE_NAME, _SCHEMA, version=2)
 
     def save(
         self, consumed: Sums, served: dict[Account, Receipt], ledger: dict[Entry, Receipt]

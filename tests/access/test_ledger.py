@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from test_receipts import ANNA, BERT, DAY, EVE, MODEL, WALL_S, receipt, seal
 
 from swarm.access.ledger import Entry, Ledger
 from swarm.access.receipts import NODE_ACCOUNTS_MAX, Account, Seal
-from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
+from swarm.access.receipts_io import FILE_NAME, ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.errors import RemoteProtocolError
 from swarm.messages import (
     PEER_MESSAGES,
@@ -183,3 +185,16 @@ def test_a_day_that_is_over_is_no_fault_of_the_teller(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert ReceiptStore(tmp_path / seal("c").me).ledger() == {}
+
+
+def test_a_file_from_before_there_was_a_ledger_gets_one(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
+        connection.executescript(
+            "CREATE TABLE consumed (day INTEGER NOT NULL, node TEXT NOT NULL, model_id TEXT NOT"
+            " NULL, layer_tokens INTEGER NOT NULL, PRIMARY KEY (day, node, model_id)) WITHOUT ROWID;"
+            f" INSERT INTO consumed VALUES ({DAY}, '{BERT.me}', '{MODEL}', 30);"
+            " PRAGMA user_version=1"
+        )
+    store = ReceiptStore(tmp_path)
+    assert store.ledger() == {}
+    assert store.sums()[0] == {Account(DAY, BERT.me, MODEL): 30}
