@@ -191,7 +191,7 @@ def test_a_file_from_before_there_was_a_ledger_gets_one(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
         connection.executescript(
             "CREATE TABLE consumed (day INTEGER NOT NULL, node TEXT NOT NULL, model_id TEXT NOT"
-            " NULL, layer_tokens INTEGER NOT NULL, PRIMARY KEY (day, node, model_id)) WITHOUT ROWID;"
+            " NULL, layer_tokens INTEGER NOT NULL, PRIMARY KEY (day, node, model_id));"
             f" INSERT INTO consumed VALUES ({DAY}, '{BERT.me}', '{MODEL}', 30);"
             " PRAGMA user_version=1"
         )
