@@ -187,6 +187,7 @@ class Relay(RelayMirrors):
         for position in sorted(s.tokens):
             self._send_token(s, s.tokens[position])
         self._pump(s)
+        self._keep_outboxes_small()  # its origin counts on nothing older any more
         for step in held:
             self._accept(s, step)
 
