@@ -8,6 +8,9 @@ import typer
 
 from swarm.commands.terminal_io import DEFAULT_HOME, ApiKey, Home, Url, console, gateway_client
 
+TEMPERATURE, TOP_P = 0.6, 0.95
+"""Small models ramble at the API's own 1.0. The web page's chat asks with the same."""
+
 app = typer.Typer()
 
 
@@ -18,7 +21,9 @@ def chat(
     ] = None,
     url: Url = None,
     api_key: ApiKey = None,
-    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=2, help="0: always the likeliest token.")
+    ] = TEMPERATURE,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Per answer.")] = None,
     home: Home = DEFAULT_HOME,
 ) -> None:
@@ -29,7 +34,7 @@ def chat(
     client = gateway_client(home, url, api_key)
     screen = screen_for(console())
     wait_for_model(client, model, screen.dim)
-    settings = {"temperature": temperature, "max_tokens": max_tokens}
+    settings = {"temperature": temperature, "top_p": TOP_P, "max_tokens": max_tokens}
     conversation = Chat(
         client,
         choose_model(client, model),

@@ -390,7 +390,7 @@ async function stream(answer) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST", signal: answer.controller.signal,
     headers: { "Content-Type": "application/json", ...headers() },
-    body: JSON.stringify({ model: $("model").value, messages: talk, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ model: $("model").value, messages: talk, temperature: 0.6, top_p: 0.95, stream: true, stream_options: { include_usage: true } }),
   });
   if (!response.ok) {
     if (response.status === 401) askKey();
