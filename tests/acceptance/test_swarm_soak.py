@@ -22,7 +22,7 @@ def soak(*arguments: str) -> None:
 
 @pytest.mark.usefixtures("smollm2")
 def test_some_turns() -> None:
-    soak("--turns", "8", "--kill-every", "3", "--parts", "2")
+    soak("--turns", "4", "--kill-every", "3", "--parts", "2")
 
 
 @pytest.mark.slow
