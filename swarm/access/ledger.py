@@ -7,9 +7,11 @@ owners of machines can settle without trusting who tells them.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from swarm.access.receipts import NODE_ACCOUNTS_MAX
 from swarm.messages import RECEIPTS_MAX, Receipt, Receipts, ServedReceipt
@@ -27,20 +29,20 @@ class Entry:
 
 
 class Ledger:
-    """The newest receipt of each entry, in the order in which they became known.
+    """The newest receipt of each entry.
 
-    Bounded: no more than `entries_max`, nor than a share of that for one origin, so that nobody
-    fills it with nodes that there are not.
+    Bounded: no more than `entries_max`, nor than a share of that for one origin. A member that
+    signs with made-up keys can fill it all the same, for a week: members are trusted that far.
     """
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._receipts: dict[Entry, tuple[int, Receipt]] = {}
-        """Each with its number, which rises: the newest stand last."""
+        """Each with its number, which rises with every change."""
         self._of_origin: Counter[NodeId] = Counter()
         self._number = 0
-        self._told: dict[NodeId, int] = {}
-        """Per peer the number up to which it was told."""
+        self._told: dict[NodeId, dict[Entry, int]] = {}
+        """Per peer and entry the newest number of all when it was told."""
         self._unsaved: dict[Entry, None] = {}
 
     def receipts(self) -> dict[Entry, Receipt]:
@@ -65,26 +67,19 @@ class Ledger:
             self._unsaved[entry] = None
 
     def untold(self, peer: NodeId) -> Receipts | None:
-        """What this peer may not know yet, the oldest first, as much as one message takes."""
-        told = self._told.get(peer, 0)
-        due = []
-        for entry, (number, receipt) in reversed(self._receipts.items()):
-            if number <= told:
-                break
-            due.append((entry, number, receipt))
-        if not due:
-            return None
-        batch = due[::-1][:RECEIPTS_MAX]
-        self._told[peer] = batch[-1][1]
-        entries = tuple(
-            ServedReceipt(entry.server, receipt)
-            for entry, _, receipt in batch
-            if peer not in (entry.server, entry.origin)
-        )
-        return Receipts(entries) if entries else None
-
-    def has_untold(self, peers: Iterable[NodeId]) -> bool:
-        return any(self._told.get(peer, 0) < self._number for peer in peers)
+        """What this peer may not know yet, as much as one message takes: first what it was never
+        told, the newest before the others, then what it was told longest ago."""
+        told = self._told.setdefault(peer, {})
+        due = [
+            (told.get(entry, 0), -number, entry)
+            for entry, (number, _) in self._receipts.items()
+            if told.get(entry, 0) < number and peer not in (entry.server, entry.origin)
+        ]
+        batch = [entry for _, _, entry in heapq.nsmallest(RECEIPTS_MAX, due, key=itemgetter(0, 1))]
+        for entry in batch:
+            told[entry] = self._number
+        entries = (ServedReceipt(entry.server, self._receipts[entry][1]) for entry in batch)
+        return Receipts(tuple(entries)) if batch else None
 
     def forget_peers(self, linked: Iterable[NodeId]) -> None:
         """Others than these are told everything when they are back: they may have lost it."""
@@ -107,4 +102,6 @@ class Ledger:
         for entry in [entry for entry in self._receipts if entry.day < day]:
             del self._receipts[entry]
             self._of_origin[entry.origin] -= 1
+            for told in self._told.values():
+                told.pop(entry, None)
         self._of_origin = +self._of_origin

@@ -232,14 +232,19 @@ class ReceiptDesk:
         for known in (self._book, self._ledger):
             known.forget_before(day_of(self._wall_clock()) - DAY_PAST_MAX)
         self._send_all()
-        self._work = asyncio.create_task(self._save())
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._save())
+        else:
+            self._arm()
 
     def _send_all(self) -> None:
         """To those that are linked, so many at a time: each is a signature on the loop."""
         peers = set(self._peers())
         linked = [pair for pair in self._book.unsent() if pair[0].node in peers]
         for account, layer_tokens in linked[:SENDS_MAX]:
-            if self._send(account.node, self._seal.receipt(account, layer_tokens)):
+            receipt = self._seal.receipt(account, layer_tokens)
+            self._ledger.learn(self._entry(account.node, self._seal.me, receipt), receipt)
+            if self._send(account.node, receipt):
                 self._book.sent(account)
 
     def _tell_later(self) -> None:

@@ -137,7 +137,7 @@ def _show_nodes(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) ->
     elif as_json:
         print_json(rows)
     elif not rows:
-        print("no layers were run between this node and others yet")
+        print("no layers run between this node and others are known yet (written every 15 s)")
     else:
         table = Table("day", "node", "model", box=None)
         table.add_column("ran for this node", justify="right")

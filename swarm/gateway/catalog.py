@@ -12,6 +12,7 @@ from swarm.terms import short
 
 LATEST = ":latest"
 """What Ollama's clients put behind a name without a tag."""
+NAME_SHOWN_MAX = 64
 
 
 def listed(views: Sequence[ModelView]) -> list[tuple[str, ModelView]]:
@@ -40,11 +41,16 @@ def find(views: Sequence[ModelView], name: str) -> ModelView:
         raise not_covered(known[0])
     offered = ", ".join(label for label, _ in listed(views)) or "none at present"
     raise RequestError(
-        f"there is no model {name!r} here; covered now: {offered}",
+        f"there is no model {shortened(name)!r} here; covered now: {offered}",
         status=404,
         param="model",
         code="model_not_found",
     )
+
+
+def shortened(name: str) -> str:
+    """For a message: whoever asked knows what it was."""
+    return name if len(name) <= NAME_SHOWN_MAX else f"{name[:NAME_SHOWN_MAX]}…"
 
 
 def wanted(views: Sequence[ModelView], name: str | None) -> ModelView:

@@ -117,9 +117,11 @@ class ModelText:
                 strftime_now=now.strftime,
             )
         except _TEMPLATE_ERRORS as error:
-            raise RequestError(
-                f"the model's chat template refused the messages: {error}", param="messages"
-            ) from error
+            empty = _without_content(messages)
+            why = f"the model's chat template refused the messages: {error}"
+            if empty is not None:
+                why = f"messages.{empty}.content is required"
+            raise RequestError(why, param="messages") from error
         return _up_to_last(text, messages) if rendering.continue_final else text
 
     def _aliased(self, message: Message) -> Message:
@@ -346,3 +348,13 @@ def _template(text: str | None) -> tuple[jinja2.Template | None, str]:
         return _environment().from_string(text), ""
     except jinja2.TemplateSyntaxError as error:
         return None, f"the model's chat template is broken: {error}"
+
+
+def _without_content(messages: Sequence[Message]) -> int | None:
+    """The first message that says nothing and calls nothing, which few templates take."""
+    says_nothing = (
+        index
+        for index, message in enumerate(messages)
+        if message.get("content") is None and not message.get("tool_calls")
+    )
+    return next(says_nothing, None)

@@ -41,6 +41,7 @@ class _Want:
     """To be sent as soon as the link is up."""
     is_sessions: bool = True
     """Nobody but sessions wants it."""
+    has_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Reach:
         else:
             want.until = max(want.until, until)
         want.is_sessions = want.is_sessions and by_session
+        want.has_session = want.has_session or by_session
 
     def still_needed(self, peers: Container[NodeId]) -> None:
         """Sessions need links to these alone: the others are waited for no more."""
@@ -156,10 +158,11 @@ class Reach:
             if now >= want.detour_at:
                 want.detour_at = math.inf
                 self._slow.append(peer)
-        for peer in [peer for peer, want in self._wants.items() if now >= want.until]:
+        for peer, want in [(p, want) for p, want in self._wants.items() if now >= want.until]:
             del self._wants[peer]
             self._miss(peer, life_of(peer), now)
-            self._misses[peer] = replace(self._misses[peer], is_hopeless=True)
+            if want.has_session:
+                self._misses[peer] = replace(self._misses[peer], is_hopeless=True)
             self._lost.append(peer)
             self.changed = True
 

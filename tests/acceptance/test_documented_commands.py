@@ -11,6 +11,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -230,20 +231,25 @@ class Machine:
             os.chdir(ROOT)
             shell = self.environment | {"TERM": "xterm-256color", "LINES": "40"}
             os.execvpe("bash", ["bash", "-c", f"exec {command}"], shell)
-        seen, end = b"", time.monotonic() + DEADLINE_S
-        while sign.encode() not in seen and time.monotonic() < end:
-            if select.select([terminal], [], [], 1.0)[0]:
-                seen += os.read(terminal, 1 << 16)
-        assert sign.encode() in seen, seen[-2000:]
-        os.write(terminal, key.encode())
-        while True:
+        seen, end, is_typed = b"", time.monotonic() + DEADLINE_S, False
+        while time.monotonic() < end:
+            if sign.encode() in seen and not is_typed:
+                os.write(terminal, key.encode())
+                is_typed = True
+            if not select.select([terminal], [], [], 1.0)[0]:
+                continue
             try:
-                if not os.read(terminal, 1 << 16):
-                    break
-            except OSError:
+                piece = os.read(terminal, 1 << 16)
+            except OSError:  # how Linux says that the other side is gone
                 break
+            if not piece:
+                break
+            seen += piece
+        else:
+            os.kill(pid, signal.SIGKILL)
         os.close(terminal)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert is_typed and status == 0, seen[-2000:]
 
 
 def machine(folder: Path) -> Machine:

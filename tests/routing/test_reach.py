@@ -63,6 +63,14 @@ def test_what_does_not_come_is_lost_and_remembered() -> None:
     assert it.standing(A, LIFE, 20.0) is Standing.DIALABLE
 
 
+def test_what_no_session_waited_for_may_still_be_tried_by_one() -> None:
+    it = reach()
+    it.want(A, 0.0, by_session=False)
+    it.tick(lambda _: LIFE, CONFIG.dial_wait_s)
+    assert it.take_lost() == [A]
+    assert it.standing(A, LIFE, 5.0) is Standing.DOUBTFUL
+
+
 def test_a_failed_dial_ends_the_wait_after_a_moment() -> None:
     """Of two crossing dials one fails, and the link is there all the same."""
     it = reach()
