@@ -48,6 +48,8 @@ ON_A_NODE = {
     "swarm keys revoke anna": "",
     "swarm usage [--since 2026-01-31] [--csv | --json]": "swarm usage --since 2026-01-31 --csv",
     "swarm usage --nodes [--csv | --json]": "swarm usage --nodes --json",
+    "swarm usage": "",
+    "swarm usage --swarm": "",
     "swarm usage --swarm [--csv | --json]": "swarm usage --swarm --csv",
     "swarm key": "swarm key --help",
     "swarm key show": "",

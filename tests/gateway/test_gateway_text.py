@@ -172,6 +172,13 @@ def test_a_template_that_refuses_or_misbehaves_is_the_clients_400(template: str)
     assert caught.value.status == 400
 
 
+def test_a_message_without_content_is_named() -> None:
+    template = "{% for m in messages %}{{ m.content | length }}{% endfor %}"
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "x"}, {"role": "user"}]
+    with pytest.raises(RequestError, match=r"messages\.1\.content is required"):
+        tiny(template).render(messages, NOW)
+
+
 def test_half_a_character_of_a_template_is_the_clients_400() -> None:
     with pytest.raises(RequestError, match="valid Unicode"):
         tiny(r"{{ '\ud800' }}").encode_chat([{"role": "user", "content": "x"}], NOW)
