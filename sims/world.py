@@ -174,11 +174,19 @@ class World(Faults):
         return node
 
     def node_of(self, node_id: NodeId) -> SimNode:
-        """The machine that last ran under this id."""
+        """The machine that last ran under this id. Raises LookupError where that has another."""
+        found = self.holder_of(node_id)
+        if found is None:
+            raise LookupError(f"no machine runs under {node_id} now")
+        return found
+
+    def holder_of(self, node_id: NodeId) -> SimNode | None:
+        """The same; None for an id that a machine had before it lost its disk."""
         found = self._by_id.get(node_id)
         if found is None or found.id != node_id:
-            found = next(node for node in self.nodes if node.id == node_id)
-            self._by_id[node_id] = found
+            found = next((node for node in self.nodes if node.id == node_id), None)
+            if found is not None:
+                self._by_id[node_id] = found
         return found
 
     def node_called(self, short_id: str) -> SimNode | None:
