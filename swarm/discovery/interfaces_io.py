@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 
@@ -24,9 +25,24 @@ def read_interfaces() -> tuple[Interface, ...]:
         if name in states and not states[name].isup:
             continue
         for entry in addresses[name]:
-            if entry.family in (socket.AF_INET, socket.AF_INET6):
+            is_ip = entry.family in (socket.AF_INET, socket.AF_INET6)
+            if is_ip and not _is_tentative(entry.address):
                 found.append(Interface(name, entry.address.partition("%")[0]))
     return tuple(found)
+
+
+def _is_tentative(address: str) -> bool:
+    """Whether an IPv6 address cannot be bound yet: for a second or two after it came, its machine
+    asks whether anybody else has it (RFC 4862). `address`: with its scope, as psutil gives it."""
+    if ":" not in address or (address.lower().startswith("fe8") and "%" not in address):
+        return False
+    try:
+        place = socket.getaddrinfo(address, 0, socket.AF_INET6, flags=socket.AI_NUMERICHOST)[0][4]
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(place)
+    except OSError as error:
+        return error.errno == errno.EADDRNOTAVAIL
+    return False
 
 
 class InterfaceWatch:

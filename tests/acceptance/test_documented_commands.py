@@ -93,11 +93,9 @@ IN_THE_STORY = {
 SIMULATIONS = {
     "scripts/sim --list": "",
     "scripts/sim --seed 1": "",
-    "scripts/sim --seed 1 --watch": "scripts/sim --seed 1 --watch --speed 1000",
     "scripts/sim --seed 4 --scenario double-death": "",
-    "scripts/sim --seed 4 --watch --speed 0.1": "scripts/sim --seed 4 --watch --speed 1000",
     "scripts/sim --seeds 300": "scripts/sim --seeds 2",
-    "scripts/sim --seeds 300 --first-seed 110000": "scripts/sim --seeds 2 --first-seed 110000",
+    "scripts/sim --seeds 500 --first-seed 200001": "scripts/sim --seeds 2 --first-seed 200001",
     "scripts/sim --seeds 20 --scenario all": "scripts/sim --seeds 1 --scenario peer-death",
     'scripts/sim --seeds 40 --scenario "long answers"': (
         'scripts/sim --seeds 1 --scenario "long answers"'
@@ -110,6 +108,9 @@ ablations are played by tests/sims."""
 
 ELSEWHERE = {
     r"scripts/sim( --(ablations|report DIR|figures [\w-]+))?$": "tests/sims",
+    r"scripts/sim --seed \d --watch( --speed 0.1)?$": (
+        "needs a terminal: tests/sims/test_sim_cli_views.py"
+    ),
     r"scripts/sim --seed 17 --scenario mixed --explain$": "tests/sims/test_sim_cli.py",
     r"scripts/sim --seed 1 --scenario small-outboxes --without outbox-budget$": (
         "tests/sims/test_sim_ablations.py"
