@@ -222,7 +222,6 @@ def leftovers(node: SimNode) -> dict[str, int]:
         "hop sessions": len(snapshot.hops),
         "KV bytes": snapshot.kv_used_bytes,
         "outbox bytes": sum(hop.outbox_bytes for hop in snapshot.hops),
-        # One that hangs over a load is given two minutes, and does nothing meanwhile.
-        "jobs of the worker": 0 if node.worker.is_wedged else node.worker.session_count,
+        "jobs of the worker": node.worker.session_count,
         "generations": generation_count(node),
     }
