@@ -85,6 +85,8 @@ class WorkerWatch:
         self._heard_at = 0.0
         """When a worker with something long in hand was given it, or last spoke of it."""
         self._wait: _Wait | None = None
+        self._owes_steps = False
+        """Something long was ordered behind steps, which the worker finishes first."""
         self.wants_trial = False
         """The work that was waited for is gone: somebody should `try` the worker."""
 
@@ -119,7 +121,7 @@ class WorkerWatch:
             case RunFailed():
                 self._done(message.session, message.generation, None)
             case LoadProgress():
-                pass
+                self._owes_steps = False
             case Inspected() | WorkerFailed():
                 self._long.pop(message.path, None)
                 self._lost_long = 0
@@ -133,14 +135,15 @@ class WorkerWatch:
         if self._wait is not None:
             self._wait.since = now
             if not self._wait.sessions:
-                self._wait = None
+                self._end_wait()
 
     def lost(self) -> None:
         """The worker ended, and all it had with it."""
         self._lost_long = self._lost_long + 1 if self._long else 0
         self._jobs.clear()
         self._long.clear()
-        self._wait, self.wants_trial = None, False
+        self._end_wait()
+        self.wants_trial = False
 
     def stalled(self, lag_s: float) -> None:
         """This node's own loop stood still and heard nothing meanwhile."""
@@ -151,13 +154,13 @@ class WorkerWatch:
     # ------------------------------------------------------------ judgement
 
     def next_deadline(self) -> float | None:
-        if self._long:
+        if self._is_at_long:
             return self._heard_at + self._long_patience_s()
         return None if self._wait is None else self._wait.since + self._patience_s(self._wait)
 
     def verdict(self, now: float) -> str | None:
         """Why the worker is wedged, in plain words, or None."""
-        if self._long:
+        if self._is_at_long:
             if now < self._heard_at + self._long_patience_s():
                 return None
             first = next(iter(self._long.values()))
@@ -169,9 +172,18 @@ class WorkerWatch:
 
     # ------------------------------------------------------------ inner moves
 
+    @property
+    def _is_at_long(self) -> bool:
+        """Its silence may be that of an inspection or a load."""
+        return bool(self._long) and not self._owes_steps
+
+    def _end_wait(self) -> None:
+        self._wait, self._owes_steps = None, False
+
     def _begin_long(self, path: str, long: _Long, now: float) -> None:
         if not self._long:
             self._heard_at = now
+            self._owes_steps = self._wait is not None
         self._long[path] = long
 
     def _long_patience_s(self) -> float:
@@ -216,7 +228,7 @@ class WorkerWatch:
         if now - wait.since >= slow_s and session != TRIAL:
             self.wants_trial = True
         else:
-            self._wait = None
+            self._end_wait()
 
     def _predicted_s(self, run: Run, begin: Begin) -> float:
         speed = self._speed_of(begin.model_id)

@@ -102,9 +102,18 @@ class Worker:
         """Until the daemon closes the socket, which an answer may be the first to find."""
         with suppress(BrokenPipeError, ConnectionResetError):
             while self._receive():
-                for engine in self._engines.values():
-                    self._send(engine.step())
-                    self._send(engine.report())
+                self._step()
+
+    def _step(self) -> None:
+        for engine in self._engines.values():
+            self._send(engine.step())
+            self._send(engine.report())
+
+    def _finish_work(self) -> None:
+        """Before an order that takes long: rows that came before it do not wait for it, and the
+        daemon may take their absence for what it is (`routing/worker_watch.py`)."""
+        while self._has_work:
+            self._step()
 
     @property
     def _has_work(self) -> bool:
@@ -176,8 +185,10 @@ class Worker:
     def _handle(self, message: Message) -> Iterable[Message]:
         match message:
             case Inspect():
+                self._finish_work()
                 return self._guarded(message.path, lambda: self._inspect(message))
             case Load():
+                self._finish_work()
                 return self._guarded(message.path, lambda: self._load(message))
             case Unload():
                 self._unload(message.model_id)
@@ -232,6 +243,7 @@ class Worker:
 
     def _load(self, order: Load) -> Loaded:
         """Check the identity once more, read the weights, prove the pieces, take the time."""
+        self._send([LoadProgress(0.0, "checkpoint")])
         path, part = Path(order.path), Part(order.layers, order.embed, order.head)
         found = self._identify(path)
         if found.model_id != order.model_id:

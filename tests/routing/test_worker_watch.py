@@ -182,12 +182,28 @@ def test_a_worker_that_was_given_up_at_its_start_may_take_longer_the_next_time()
     assert it.next_deadline() == 20.0 + SHARD.load_quiet_s
 
 
-def test_steps_wait_for_a_load() -> None:
+def test_steps_that_came_before_a_load_are_finished_before_it() -> None:
     it = busy(watch())
     it.sent(LOAD, 1.0)
-    assert it.verdict(50.0) is None
+    assert it.next_deadline() == PATIENCE_S and it.verdict(PATIENCE_S) is not None
+    it.answered(LoadProgress(0.0, "checkpoint"), 2.0)
+    assert it.next_deadline() == 2.0 + SHARD.load_quiet_s, "the load was taken up"
     it.answered(loaded(), 60.0)
     assert it.next_deadline() == 60.0 + PATIENCE_S
+
+
+def test_a_worker_that_answered_its_steps_may_load_in_silence() -> None:
+    it = busy(watch())
+    it.sent(LOAD, 1.0)
+    it.answered(ran(), 2.0)
+    assert it.next_deadline() == 2.0 + SHARD.load_quiet_s
+
+
+def test_steps_that_come_during_a_load_wait_for_it() -> None:
+    it = watch()
+    it.sent(LOAD, 0.0)
+    busy(it)
+    assert it.next_deadline() == SHARD.load_quiet_s
 
 
 def test_inspections_and_loads_of_several_models() -> None:

@@ -172,6 +172,27 @@ def test_from_inspection_to_tokens(tiny: tuple[Path, list[int]]) -> None:
     assert play(story) == [], "what went well is told by messages"
 
 
+def test_rows_that_came_first_do_not_wait_for_an_order_that_takes_long(
+    tiny: tuple[Path, list[int]],
+) -> None:
+    folder, expected = tiny
+
+    async def story(client: WorkerClient, listener: Listener) -> None:
+        loaded = await load(client, listener, folder, ALL)
+        path, part = str(folder), (ALL, True, True)
+        cache = str(folder.parent / "cache")
+        for long in (Inspect(path, "tiny", cache), Load(path, loaded.model_id, *part)):
+            client.send(begin(loaded))
+            client.send(ids(0, *PROMPT))
+            client.send(long)
+            (token,) = (await listener.expect(Ran)).tokens
+            assert token.token_id == expected[0]
+            while not isinstance(await listener.queue.get(), Inspected | Loaded):
+                pass
+
+    play(story)
+
+
 def test_tokens_over_blocks(tiny: tuple[Path, list[int]]) -> None:
     folder, expected = tiny
 
