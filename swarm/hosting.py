@@ -256,9 +256,11 @@ class Hosting(HostedShards):
 
     def _start_over(self, now: float) -> tuple[ModelId, ...]:
         self.revision += 1
-        gone = tuple(s.model_id for s in self.shards() if s.state is ShardState.SERVING)
+        gone = tuple(shard.model_id for shard in self.served())
         for h in self._hosted:
             if h.stage is not Stage.FAILED:
+                if h.former is not None:  # what it was to load may be what ended the worker
+                    h.layers, h.is_barred = h.former, True
                 h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
                 h.next, h.is_parting, h.former = None, False, None
         self._restart_at = now + self._restart_pause_s
@@ -319,6 +321,10 @@ class Hosting(HostedShards):
         if needed > room:
             self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
                              f"{max(0, room) >> 20} MiB are left of what is allowed")  # fmt: skip
+            return
+        if needed + block_bytes(inspected.kv_bytes_per_token_layer, layers) > room:
+            self._give_up(h, f"the weights of layers {layers} take all {room >> 20} MiB that are "
+                             "left of what is allowed: none remain for their KV")  # fmt: skip
             return
         h.layers = layers
         self._load(h, inspected, layers)

@@ -136,7 +136,9 @@ class Mover:
 
     def _look(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> None:
         model_id = _id(h)
-        if plan.barred_until is not None and now >= plan.barred_until:
+        if h.is_barred and plan.barred_until is None:  # it came back to what it had
+            plan.barred_until = now + self._config.barred_s
+        elif plan.barred_until is not None and now >= plan.barred_until:
             plan.barred_until = None
             self._hosting.bar(model_id, is_barred=False)
         holders = self._holders(h, rivals, firm=True)
@@ -273,8 +275,6 @@ class Mover:
     def _arrived(self, h: Hosted, plan: _Plan, now: float) -> None:
         if not plan.is_repair:
             plan.rests_until = now + self._config.pause_s
-        if h.is_barred:  # it came back to what it had
-            plan.barred_until = now + self._config.barred_s
         self._rest(plan)
 
     def _withdraw(self, h: Hosted, plan: _Plan, why: str) -> None:

@@ -161,24 +161,35 @@ class Picture:
     def swarm(
         self, penalties: PenaltyBox, reach: Reach, now: float, *, desperate: bool = False
     ) -> SwarmView:
-        """`desperate`: with members that are doubtful."""
-        standing = self._standing_now(penalties, reach, now, desperate=desperate)
+        """`desperate`: with members that are doubtful, and with those that were silent a moment
+        ago and are heard again."""
+        standing = self._standing_now(
+            penalties, reach, now, with_doubtful=desperate, with_silent=desperate
+        )
         return swarm_view(self._own(), self._known(), standing)
 
     def cover(self, penalties: PenaltyBox, reach: Reach, now: float) -> SwarmView:
-        """What `models` needs of it."""
-        standing = self._standing_now(penalties, reach, now, desperate=False)
+        """What `models` needs of it: a model is covered by those that were silent too, since a
+        route goes over them where it cannot do without."""
+        standing = self._standing_now(penalties, reach, now, with_doubtful=False, with_silent=True)
         return cover_view(self._own(), self._known(), standing)
 
     def _standing_now(
-        self, penalties: PenaltyBox, reach: Reach, now: float, *, desperate: bool
+        self,
+        penalties: PenaltyBox,
+        reach: Reach,
+        now: float,
+        *,
+        with_doubtful: bool,
+        with_silent: bool,
     ) -> Callable[[Member], Standing]:
         def standing(member: Member) -> Standing:
-            if penalties.remaining_s(member.node, member.incarnation, now) > 0.0:
+            is_punished = penalties.remaining_s(member.node, member.incarnation, now) > 0.0
+            if is_punished and not (with_silent and penalties.is_heard(member.node, now)):
                 return Standing.UNREACHABLE
             how = self._standing(member, reach, now)
             if how is Standing.DOUBTFUL:
-                return Standing.DIALABLE if desperate else Standing.UNREACHABLE
+                return Standing.DIALABLE if with_doubtful else Standing.UNREACHABLE
             return how
 
         return standing

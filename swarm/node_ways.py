@@ -85,10 +85,11 @@ class Ways:
         self.book.dial_failed(Dial(addresses, expected), now)
         if expected is None:
             return None
-        if expected not in self._sight.links:
-            self._seek(expected)
-            if self._detours.is_sought(expected):
-                return None
+        if expected in self._sight.links:
+            return None  # of two dials that crossed one has failed
+        self._seek(expected)
+        if self._detours.is_sought(expected):
+            return None
         self.reach.dial_failed(expected, self._sight.life_of(expected), now)
         return expected
 

@@ -198,6 +198,15 @@ class PenaltyBox:
             return 0.0
         return max(0.0, known.until - now)
 
+    def is_heard(self, node: NodeId, now: float) -> bool:
+        """Whether one that was silent speaks again, though not for long enough to be trusted."""
+        known = self._serving(node, Offence.SILENT, now)
+        return (
+            known is not None
+            and known.heard_at is not None
+            and (now - known.heard_at <= HEARD_GAP_S)
+        )
+
     def is_used(self, now: float) -> bool:
         """Whether anybody is in it."""
         return any(p.until > now for p in self._penalties.values())

@@ -65,7 +65,7 @@ class Planner(Protocol):
 
 class ViewSource(Protocol):
     def __call__(self, *, desperate: bool = False) -> SwarmView:
-        """`desperate`: also with members that may be out of reach."""
+        """`desperate`: also with members that may be out of reach, or were just now."""
 
 
 class ViewPlanner:

@@ -42,6 +42,8 @@ class _Want:
     is_sessions: bool = True
     """Nobody but sessions wants it."""
     has_session: bool = False
+    has_failed: bool = False
+    """Its dial; only the peer's own could still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Reach:
             self._wants[peer] = want = _Want(until, now + self._config.detour_after_s)
             self._to_dial.append(peer)
             self.changed = True
-        else:
+        elif not want.has_failed:
             want.until = max(want.until, until)
         want.is_sessions = want.is_sessions and by_session
         want.has_session = want.has_session or by_session
@@ -151,7 +153,7 @@ class Reach:
             return
         self._miss(peer, life, now)
         if want := self._wants.get(peer):
-            want.until = min(want.until, now + DIAL_GRACE_S)
+            want.until, want.has_failed = min(want.until, now + DIAL_GRACE_S), True
 
     def tick(self, life_of: Callable[[NodeId], Hashable], now: float) -> None:
         for peer, want in self._wants.items():

@@ -100,6 +100,14 @@ def test_layers_that_do_not_fit() -> None:
     assert "130 MiB" in str(note.get("reason"))
 
 
+def test_layers_that_leave_no_room_for_kv() -> None:
+    made = hosting(LayerRange(2, 12), memory=105 * MIB)
+    made.worker_message(inspected(), 0.0)
+    assert made.shards() == ()
+    (note,) = [e.note for e in made.take_effects() if isinstance(e, Tell)]
+    assert "none remain for their KV" in str(note.get("reason"))
+
+
 def test_what_the_device_has_counts_more_than_what_the_daemon_guessed() -> None:
     made = hosting(LayerRange(0, 12))
     made.worker_message(inspected(memory=200 * MIB), 0.0)
@@ -293,6 +301,41 @@ def test_a_lost_worker_is_restarted_later_and_later_and_serves_the_same_again() 
     assert made.shards()[0].layers == layers
     assert made.worker_lost("killed", 8.0) == ()
     assert made.next_deadline() == 8.0 + 2 * CONFIG.restart_min_s
+
+
+def serving_a_choice() -> Hosting:
+    made = hosting()
+    made.worker_message(inspected(), 0.0)
+    made.tick({}, 2.0)
+    made.tick({}, 2.6)
+    made.worker_message(loaded(made.shards()[0].layers), 3.0)
+    to_worker(made)
+    return made
+
+
+def test_a_move_that_costs_the_worker_its_life_is_not_begun_again() -> None:
+    made = serving_a_choice()
+    former = made.shards()[0].layers
+    made.intend(SPEC.model_id, LayerRange(3, 5))
+    made.move(SPEC.model_id)
+    assert [m.layers for m in to_worker(made) if isinstance(m, Load)] == [LayerRange(3, 5)]
+    made.worker_lost("killed", 5.0)
+    made.tick({}, 5.0 + CONFIG.restart_min_s)
+    made.worker_message(inspected(), 7.0)
+    assert [m.layers for m in to_worker(made) if isinstance(m, Load)] == [former]
+    (h,) = made.all()
+    assert h.is_barred, "it stays with them for a while"
+
+
+@pytest.mark.parametrize("parts", ["retires", "moves"])
+def test_sessions_of_a_shard_that_others_are_told_no_more_of_are_lost_with_it(parts: str) -> None:
+    made = serving_a_choice()
+    if parts == "retires":
+        made.retire("model")
+    else:
+        made.intend(SPEC.model_id, LayerRange(3, 5))
+        made.part(SPEC.model_id)
+    assert made.worker_lost("killed", 5.0) == (SPEC.model_id,)
 
 
 def test_a_checkpoint_that_cannot_be_served_is_said_and_not_tried_for_ever() -> None:

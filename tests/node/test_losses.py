@@ -9,6 +9,7 @@ from node_world import World, WorldNode, oracle, order_of, quick_config
 
 from swarm.effects import Failed, Finished, Started
 from swarm.errors import KvExhausted, NoRoute
+from swarm.routing.avoidance import Offence
 from swarm.terms import NumericClass, SessionId
 
 THREE = [(0, 4), (4, 8), (8, 12)]
@@ -54,6 +55,23 @@ def finish_right(world: World, session: SessionId, order) -> Finished:  # type: 
     assert world.tokens(session) == oracle(order)
     assert end.stats.exact
     return end
+
+
+def test_who_was_silent_for_a_moment_is_asked_where_nobody_else_serves() -> None:
+    world, gateway = swarm_of(1, THREE)
+    only = world.nodes[2]
+    incarnation = gateway.core._picture.incarnation_of(only.id)
+    assert incarnation is not None
+    box = gateway.core._sentinel.penalties
+    for _ in range(3):
+        box.punish(only.id, incarnation, Offence.SILENT, world.now)
+    with pytest.raises(NoRoute):
+        gateway.core.generate(SessionId("early"), order_of(5, 5), world.now)
+    gateway.core.heard(only.id, world.now)
+    assert box.remaining_s(only.id, incarnation, world.now) > 0
+    assert gateway.core.models(world.now)[0].covered
+    order = order_of(5, 5)
+    finish_right(world, world.ask(gateway, order), order)
 
 
 @pytest.mark.parametrize("prompt_count", [1, 7, 8, 9, 24])

@@ -77,6 +77,16 @@ def test_ways_that_come_to_nothing_are_no_verdict_while_the_dial_may_be_answered
     assert it.relay_failed(PEER, OTHER, SLOW_S + 0.12) == PEER
 
 
+def test_a_failed_dial_says_nothing_of_a_peer_whose_own_dial_came_through() -> None:
+    sight = Sight()
+    it = ways(sight)
+    sight.links[PEER] = None
+    it.link_up(PEER, None, None, 0.1)
+    it.reach.link_up(PEER)
+    assert it.dial_failed((PLACE,), PEER, 0.2) is None
+    assert it.take_effects() == []
+
+
 def test_the_dial_is_the_one_that_is_under_way() -> None:
     it = Ways(ME, CONFIG, Sight(), random.Random(1))
     it.book.stands(PEER, Interest.RESTING, 0.0)

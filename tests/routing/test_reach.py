@@ -82,6 +82,16 @@ def test_a_failed_dial_ends_the_wait_after_a_moment() -> None:
     assert it.standing(A, LIFE, 0.1) is Standing.DIALABLE
 
 
+def test_a_second_session_does_not_wait_for_a_dial_that_has_failed() -> None:
+    it = reach()
+    it.want(A, 0.0)
+    it.dial_failed(A, LIFE, 0.1)
+    it.want(A, 0.2)
+    assert it.next_deadline() == 0.1 + DIAL_GRACE_S
+    it.tick(lambda _: LIFE, 0.1 + DIAL_GRACE_S)
+    assert it.take_lost() == [A]
+
+
 def test_each_further_miss_doubles_the_pause() -> None:
     it = reach()
     now = 0.0

@@ -358,6 +358,17 @@ def test_one_packet_now_and_then_proves_nothing() -> None:
     assert box.remaining_s(A, ONE, 9.0) == 7.0
 
 
+def test_one_that_was_silent_and_speaks_again_is_better_than_nobody() -> None:
+    box = boxed(Offence.SILENT)
+    assert not box.is_heard(A, 0.5) and not box.is_heard(B, 0.5)
+    box.heard(A, 0.6)
+    assert box.is_heard(A, 1.5) and box.remaining_s(A, ONE, 1.5) > 0
+    assert not box.is_heard(A, 1.7), "it is silent again"
+    stuck = boxed(Offence.STUCK)
+    stuck.heard(A, 0.6)
+    assert not stuck.is_heard(A, 0.6), "it always spoke"
+
+
 def test_who_was_stuck_leaves_when_its_worker_works() -> None:
     box = boxed(Offence.STUCK)
     box.heard(A, 1.0)
