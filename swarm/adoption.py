@@ -1,7 +1,8 @@
 """Which model of the swarm a node takes part in that was given none of its own. Pure.
 
 It listens for a while, then takes the model that the fewest nodes hold (of equals one whose files
-it has already), gets its texts, and leaves the choice of layers to hosting.
+it has already), gets its texts, and leaves the choice of layers to hosting. One that turns out to
+be of no use here is let rest, longer each time, and another one is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Adoption:
         self._due: float | None = None
         self._name = ""
         self._retry_s = config.retry_min_s
-        self._unfit: set[ModelId] = set()
+        self._rests_until: dict[ModelId, float] = {}
+        self._rest_s: dict[ModelId, float] = {}
+        """Of models that were of no use here, how long the next rest lasts."""
         self._effects: list[Effect] = []
 
     @property
@@ -63,7 +66,7 @@ class Adoption:
         if self._due is None or now < self._due:
             return
         names = {model_id: spec.name for model_id, spec in specs.items()} or self._cached
-        fit = [model_id for model_id in names if model_id not in self._unfit]
+        fit = [model_id for model_id in names if self._rests_until.get(model_id, now) <= now]
         if not fit:
             self._due = now + LOOK_AGAIN_S
             return
@@ -81,7 +84,7 @@ class Adoption:
         match fact:
             case ModelFetched():
                 self._tell("model.adopted", Level.INFO, model=self._name)
-                wish = Wish(fact.path, self._name, None, is_fetched=True)
+                wish = Wish(fact.path, self._name, None, fetched_id=fact.model_id)
                 self._hosting.adopt(wish, fact.obtainable)
             case LayersFetched():
                 self._hosting.layers_fetched(fact.model_id, fact.layers)
@@ -90,19 +93,30 @@ class Adoption:
             case FetchFailed():
                 self._failed(fact, now)
 
+    def look(self, now: float) -> None:
+        """Whether a model that came from peers was given up: then another one is taken."""
+        for model_id in self._hosting.take_given_up():
+            self._rest(model_id, now)
+
+    def _rest(self, model_id: ModelId, now: float) -> None:
+        rest_s = self._rest_s.get(model_id, self._config.unfit_rest_min_s)
+        self._rests_until[model_id] = now + rest_s
+        self._rest_s[model_id] = min(2 * rest_s, self._config.unfit_rest_max_s)
+        self._tell("model.rests", Level.WARNING, model=self._name, seconds=rest_s)
+        self._due = now
+
     def _failed(self, fact: FetchFailed, now: float) -> None:
         if any(spec.model_id == fact.model_id for spec in self._hosting.models()):
             self._hosting.fetch_failed(fact.model_id, fact.reason)
             return
         self._tell("model.not_fetched", Level.WARNING, model=self._name, reason=fact.reason)
         if fact.is_final:
-            self._unfit.add(fact.model_id)
-            self._due = now
+            self._rest(fact.model_id, now)
             return
         self._due = now + self._retry_s
         self._retry_s = min(2 * self._retry_s, self._config.retry_max_s)
 
-    def _tell(self, event: str, level: Level, **fields: str) -> None:
+    def _tell(self, event: str, level: Level, **fields: str | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
 
 

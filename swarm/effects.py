@@ -161,6 +161,13 @@ class FetchLayers:
     head: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DropModel:
+    """Nothing is fetched of a model any more, and its files may make room for others."""
+
+    model_id: ModelId
+
+
 Effect = (
     Send
     | Dial
@@ -176,4 +183,5 @@ Effect = (
     | Tell
     | FetchModel
     | FetchLayers
+    | DropModel
 )

@@ -9,6 +9,7 @@ from swarm.config import ShardConfig
 from swarm.messages import KV_BLOCK_TOKENS, Begin, Inspected, Loaded, RowType, Run, StepKind
 from swarm.terms import (
     LayerRange,
+    ModelId,
     NodeId,
     NumericClass,
     Sampling,
@@ -31,8 +32,12 @@ class Wish:
     path: str
     name: str
     layers: LayerRange | None
-    is_fetched: bool = False
-    """It is a model of the swarm: the weights of the layers chosen come from peers."""
+    fetched_id: ModelId | None = None
+    """Of a model of the swarm: the weights of the layers chosen come from peers."""
+
+    @property
+    def is_fetched(self) -> bool:
+        return self.fetched_id is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarm.config import ShardConfig
-from swarm.effects import Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
+from swarm.effects import DropModel, Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
 from swarm.errors import RequestError
 from swarm.hosted import (
     DONE,
@@ -83,6 +83,7 @@ class Hosting(HostedShards):
         self._restart_at: float | None = None
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
+        self._given_up: list[ModelId] = []
         self.device = ""
         self.changed = False
         """Set when shards or models changed; whoever publishes them clears it."""
@@ -149,11 +150,21 @@ class Hosting(HostedShards):
             self._forget(h)
 
     def _forget(self, h: Hosted) -> None:
-        self._hosted.remove(h)
+        self._remove(h)
         self.changed = True
         self.revision += 1
         self._tell("shard.unloaded", Level.INFO, model=h.wish.name)
         self._serve_when_quiet()
+
+    def _remove(self, h: Hosted) -> None:
+        self._hosted.remove(h)
+        if h.wish.fetched_id is not None:
+            self._effects.append(DropModel(h.wish.fetched_id))
+
+    def take_given_up(self) -> list[ModelId]:
+        """Models that came from peers, cannot be served here after all, and are forgotten."""
+        found, self._given_up = self._given_up, []
+        return found
 
     def layers_fetched(self, model_id: ModelId, layers: LayerRange) -> None:
         h = self._of_model(model_id)
@@ -273,7 +284,7 @@ class Hosting(HostedShards):
         if self._restart_at is not None and now >= self._restart_at:
             self._restart_at = None
             self._start_worker()
-        for h in self._hosted:
+        for h in tuple(self._hosted):
             if h.deadline is None or now < h.deadline or h.inspected is None:
                 continue
             others = rivals.get(h.inspected.spec.model_id, [])
@@ -446,6 +457,11 @@ class Hosting(HostedShards):
         h.stage, h.deadline = Stage.FAILED, None
         self.changed = True
         self._tell("shard.failed", Level.ERROR, model=h.wish.name, reason=why)
+        if h.wish.fetched_id is not None:
+            if h.inspected is not None:
+                self._effects.append(ToWorker(Unload(h.inspected.spec.model_id)))
+            self._remove(h)
+            self._given_up.append(h.wish.fetched_id)
         self._serve_when_quiet()
 
     def _measured(self, message: SpeedReport) -> None:

@@ -17,6 +17,7 @@ from swarm.effects import (
     CloseLink,
     Dial,
     DialVia,
+    DropModel,
     Effect,
     Failed,
     FetchLayers,
@@ -50,15 +51,15 @@ from swarm.node import NodeCore
 from swarm.node_links_io import link_speeds, vitals
 from swarm.node_streams_io import GenerationIo as GenerationIo
 from swarm.node_streams_io import NoteStream as NoteStream
+from swarm.node_weights_io import weight_ports
 from swarm.notes import Level, Note, NoteSink, note
 from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
 from swarm.snapshot import ModelView, RouteCost, Snapshot
 from swarm.terms import Address, ModelId, NodeId, Order, SessionId, short
-from swarm.weights.serve_io import ServePorts
 from swarm.weights.store_io import ModelStore
-from swarm.weights.weights_io import WeightPorts, Weights
+from swarm.weights.weights_io import Weights
 
 LAG_WORTH_TELLING_S = 0.005
 """A timer later than this counts as a stall of our own loop."""
@@ -106,8 +107,9 @@ class NodeIo:
         self._parts = parts
         self._links: Links | None = None
         self._files = ModelFiles(parts.files, self._send, core.holders)
-        self._weights = Weights(core.about.node, self._weight_ports(), parts.models,
-                                core.config.weights)  # fmt: skip
+        ports = weight_ports(core, lambda: self._links, parts.clock, self.model_file,
+                             self._fetch_fact, self._tell)  # fmt: skip
+        self._weights = Weights(core.about.node, ports, parts.models, core.config.weights)
         self._generations: dict[SessionId, GenerationIo] = {}
         self._streams: list[NoteStream] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -370,6 +372,8 @@ class NodeIo:
                 self._weights.fetch_model(effect)
             case FetchLayers():
                 self._weights.fetch_layers(effect)
+            case DropModel():
+                self._weights.drop(effect.model_id)
             case _:
                 assert_never(effect)
 
@@ -402,29 +406,6 @@ class NodeIo:
             stream.push(entry)
 
     # ------------------------------------------------------------ weights
-
-    def _weight_ports(self) -> WeightPorts:
-        core = self._core
-
-        def goodput(peer: NodeId) -> float:
-            stats = self._links.stats(peer) if self._links is not None else None
-            measured = stats.goodput_bytes_s if stats is not None else None
-            return measured or core.config.routing.unknown_goodput_bytes_s
-
-        serve = ServePorts(
-            send=self._send,
-            open_bulk=self._open_bulk,
-            bulk_has_room=lambda peer: bool(self._links and self._links.bulk_has_room(peer)),
-            manifests=core.manifests,
-            goodput=goodput,
-            is_busy=lambda: not core.is_idle,
-            clock=self._parts.clock,
-        )
-        return WeightPorts(serve, self.model_file, core.holders, self._fetch_fact, self._tell)
-
-    def _open_bulk(self, peer: NodeId) -> None:
-        if self._links is not None:
-            self._links.open_bulk(peer)
 
     def _fetch_fact(self, fact: FetchFact) -> None:
         self._core.fetch_fact(fact, self._parts.clock())

@@ -76,6 +76,7 @@ class WorkerCare:
 
     def fetch_fact(self, fact: FetchFact, now: float) -> None:
         self._adoption.fact(fact, now)
+        self._adoption.look(now)
         self._mover.news(now)
 
     def news(self, now: float) -> None:
@@ -103,6 +104,7 @@ class WorkerCare:
                     took_s = now - self._loading.pop(message.model_id)
                     self._hosting.load_took(message.model_id, took_s)
                 self._hosting.worker_message(message, now)
+                self._adoption.look(now)
                 if isinstance(message, Loaded):
                     self._mover.news(now)
                 return True
@@ -117,6 +119,7 @@ class WorkerCare:
 
     def tick(self, now: float) -> bool:
         """Judge the worker; True when it was given up."""
+        self._adoption.look(now)
         due = self._adoption.next_deadline()
         if due is not None and now >= due:
             self._adoption.tick(*self._market(), now)

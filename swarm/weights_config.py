@@ -36,6 +36,10 @@ class WeightsConfig:
     retry_min_s: float = 2.0
     """Pause after a model could not be fetched; doubles up to `retry_max_s`."""
     retry_max_s: float = 60.0
+    unfit_rest_min_s: float = 60.0
+    """A model that could be had but not be served here is tried again after this; doubles each
+    time up to `unfit_rest_max_s`. Shorter: a load that fails costs the node some seconds each."""
+    unfit_rest_max_s: float = 3600.0
     starved_s: float = 15.0
     """With no source for what is missing for this long, other layers are chosen."""
     uploads_per_peer_max: int = 16

@@ -231,6 +231,11 @@ class ModelStore:
             shutil.rmtree(left, ignore_errors=True)  # whoever removes it too may be faster
         return True
 
+    def release(self, model_id: ModelId) -> None:
+        """A model is no longer held."""
+        if (handle := self._held.pop(model_id, None)) is not None:
+            os.close(handle)
+
     def close(self) -> None:
         """Models are no longer held."""
         for handle in self._held.values():

@@ -118,6 +118,17 @@ class Weights:
     def fetch_layers(self, order: FetchLayers) -> None:
         self._start(order.model_id, lambda: self._get_layers(order))
 
+    def drop(self, model_id: ModelId) -> None:
+        """What is under way for a model ends, and it is held no more."""
+
+        async def let_go() -> None:
+            self._held.pop(model_id, None)
+            self._asked = {(node, model) for node, model in self._asked if model != model_id}
+            if self._store is not None:
+                await asyncio.to_thread(self._store.release, model_id)
+
+        self._start(model_id, let_go)
+
     async def close(self) -> None:
         for task in self._jobs.values():
             task.cancel()
@@ -127,7 +138,7 @@ class Weights:
         if self._store is not None:
             self._store.close()
 
-    def _start(self, model_id: ModelId, work: Callable[[], Awaitable[FetchFact]]) -> None:
+    def _start(self, model_id: ModelId, work: Callable[[], Awaitable[FetchFact | None]]) -> None:
         """The work of a model, after what was done for it before has been given up."""
         before = self._jobs.get(model_id)
         if before is not None:
@@ -136,13 +147,14 @@ class Weights:
         async def job() -> None:
             if before is not None:
                 await asyncio.gather(before, return_exceptions=True)
-            self._ports.tell(await self._guarded(model_id, work))
+            if (fact := await self._guarded(model_id, work)) is not None:
+                self._ports.tell(fact)
 
         self._jobs[model_id] = asyncio.get_running_loop().create_task(job())
 
     async def _guarded(
-        self, model_id: ModelId, work: Callable[[], Awaitable[FetchFact]]
-    ) -> FetchFact:
+        self, model_id: ModelId, work: Callable[[], Awaitable[FetchFact | None]]
+    ) -> FetchFact | None:
         try:
             return await work()
         except (LinkError, FileNotFoundError) as error:

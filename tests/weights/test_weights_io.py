@@ -201,6 +201,37 @@ def test_a_download_goes_on_where_it_was_cut(tmp_path: Path, model: Whole) -> No
     play(tmp_path, 3, scenario)
 
 
+def test_a_dropped_model_is_fetched_no_further_and_may_be_removed(
+    tmp_path: Path, model: Whole
+) -> None:
+    async def scenario(nodes: list[Node]) -> None:
+        getter, giver = nodes
+        giver.serves(model)
+        asked = asyncio.Event()
+
+        def keep_back(peer: NodeId, message: Message) -> Message | None:
+            asked.set()
+            return None if isinstance(message, PieceSlice) else message
+
+        giver.spoil = keep_back
+        getter.files = dict(model.files)
+        getter.weights.fetch_model(FetchModel(model.model_id, "raw"))
+        await getter.fact()
+        order = FetchLayers(model.model_id, LayerRange(0, LAYERS), True, True)
+        getter.weights.fetch_layers(order)
+        await asked.wait()
+        assert not await asyncio.to_thread(getter.store.remove, model.model_id)
+        getter.weights.drop(model.model_id)
+        while not await asyncio.to_thread(getter.store.remove, model.model_id):
+            await asyncio.sleep(0)
+        assert not getter.weights._downloads and getter.facts.empty()
+        giver.spoil = lambda peer, message: message
+        assert isinstance(await getter.fetch(model, order.layers), LayersFetched)
+        assert not getter.store.remove(model.model_id), "it is held again"
+
+    play(tmp_path, 2, scenario)
+
+
 def test_what_nobody_has_is_said(tmp_path: Path, model: Whole) -> None:
     """The source holds layers 0 to 2 only."""
 
