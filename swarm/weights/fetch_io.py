@@ -69,6 +69,8 @@ class Download:
         self._ports = ports
         self._config = config
         self._core = Fetch(files.pieces, config, salt)
+        self._early: dict[NodeId, frozenset[int]] | None = {}
+        """What peers held before it was known what is here; nothing is asked for until then."""
         self._buffers: dict[tuple[NodeId, int], bytearray] = {}
         self._proving: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -114,6 +116,9 @@ class Download:
             if not missing and (name in touched or not self._files.plan(name).tensors):
                 await self._finish(name)
         self._core.had(here, self._ports.clock())
+        early, self._early = self._early or {}, None
+        for peer, tensors in early.items():
+            self._core.holds(peer, tensors, self._ports.clock())
         self._tell_progress()
         self._pump()
         try:
@@ -134,12 +139,17 @@ class Download:
     # ------------------------------------------------------------ facts in
 
     def holds(self, peer: NodeId, tensors: frozenset[int]) -> None:
+        if self._early is not None:
+            self._early[peer] = tensors
+            return
         self._core.holds(peer, tensors, self._ports.clock())
         self._pump()
 
     def link_down(self, peer: NodeId) -> None:
         for key in [key for key in self._buffers if key[0] == peer]:
             del self._buffers[key]
+        if self._early is not None:
+            self._early.pop(peer, None)
         self._core.lost(peer, self._ports.clock())
         self._pump()
 

@@ -144,14 +144,17 @@ class ModelStore:
             return [_is_proven(stream.fileno(), piece) for piece in pieces]
 
     def put(self, model_id: ModelId, piece: PieceSpec, data: bytes | bytearray) -> bool:
-        """Write a piece if its bytes are the model's; whether they were."""
+        """Write a piece if its bytes are the model's; whether they were. Raises ShardError when its
+        file was removed meanwhile."""
         if len(data) != piece.byte_count or hashlib.sha256(data).digest() != piece.digest:
             return False
         whole = self.path_of(model_id) / piece.file
         try:
             handle = os.open(_part_of(whole), os.O_WRONLY)
         except FileNotFoundError:
-            return whole.exists()  # another node of this host was faster
+            if whole.exists():
+                return True  # another node of this host was faster
+            raise ShardError(f"{whole} was removed while it was fetched") from None
         try:
             os.pwrite(handle, data, piece.start)
         finally:

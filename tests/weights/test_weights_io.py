@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from link_pair import Bench, run
@@ -16,7 +18,7 @@ from whole_model import Whole, raw
 from swarm.config import WeightsConfig
 from swarm.effects import FetchLayers, FetchModel
 from swarm.fetch_facts import FetchFailed, LayersFetched, LayersShort
-from swarm.messages import Message, PieceRefused, PieceRequest, PieceSlice
+from swarm.messages import Holding, Message, PieceRefused, PieceRequest, PieceSlice
 from swarm.shard.checkpoint import PIECES_NAME
 from swarm.terms import LayerRange, ModelId, NodeId
 
@@ -199,6 +201,37 @@ def test_a_download_goes_on_where_it_was_cut(tmp_path: Path, model: Whole) -> No
         assert second.store.verify(model.model_id) == []
 
     play(tmp_path, 3, scenario)
+
+
+def test_a_peer_that_speaks_before_the_disk_was_read_is_no_liar(
+    tmp_path: Path, model: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the disk was read there is no file that pieces could be written to."""
+
+    async def scenario(nodes: list[Node]) -> None:
+        getter, giver = nodes
+        giver.serves(model)
+        getter.files = dict(model.files)
+        getter.weights.fetch_model(FetchModel(model.model_id, "raw"))
+        await getter.fact()
+        told, have = threading.Event(), getter.store.have
+
+        def slow(*arguments: Any) -> list[bool]:
+            assert told.wait(20.0)
+            return have(*arguments)
+
+        monkeypatch.setattr(getter.store, "have", slow)
+        getter.weights.fetch_layers(FetchLayers(model.model_id, LayerRange(0, 2), True, False))
+        before = len(getter.link.events.messages)
+        await getter.link.events.until(
+            lambda: any(isinstance(m, Holding) for _, m in getter.link.events.messages[before:])
+        )
+        assert not getter.weights._downloads[model.model_id]._buffers, "nothing is asked for yet"
+        told.set()
+        assert isinstance(await getter.fact(), LayersFetched)
+        assert not any(note.event == "weights.false" for note in getter.notes)
+
+    play(tmp_path, 2, scenario)
 
 
 def test_a_dropped_model_is_fetched_no_further_and_may_be_removed(
