@@ -7,6 +7,7 @@ from sims.node import SimNode
 from sims.scenarios import FOUR_LAYERS_BYTES, scenario
 from sims.worker import Speed
 from sims.world import LAYERS, LogLine, World
+from swarm.asks import Announce
 
 LOADING = Speed(load_s=1.0)
 """A second from an order to load until the layers are there."""
@@ -18,6 +19,8 @@ JOINERS = 10
 STEADY_MINUTES = 60.0
 SPLIT_MINUTES = 12.0
 SLOWNESS = 6.0
+NOTICE_S = 12.0
+"""From the announcement of a departure to the departure."""
 
 
 def moves_of(world: World) -> int:
@@ -88,6 +91,35 @@ async def silent_loss_of_cover(world: World) -> None:
     knowing_s = world.config.gossip.heartbeat_interval_s * world.config.gossip.heartbeat_missed_max
     limit_s = knowing_s + RESTORED_S + LOADING.load_s
     assert took_s <= limit_s, f"cover came back after {took_s:.2f} s"
+    await world.settled()
+
+
+@scenario("announced departure")
+async def announced_departure(world: World) -> None:
+    """The only holder of some layers says that it will leave: by then another has them, no layer
+    ever lacks, and the answer that runs goes on."""
+    choosing(world, 5, FOUR_LAYERS_BYTES)
+    await world.settled()
+    client = await world.client()
+    leaver = world.rng.choice(sole_holders(world))
+    request = world.ask(client, world.order(20, 700))
+    await request.reached(world.rng.randint(1, 20))
+    before = moves_of(world)
+    leaver.io.asked(Announce(NOTICE_S))
+    went_at = world.now_s + NOTICE_S
+    while world.now_s < went_at:
+        assert not lacking(world), (
+            f"layers {lacking(world)} lack {went_at - world.now_s:.1f} s early"
+        )
+        await world.sleep(0.05)
+    assert leaver not in sole_holders(world), "nobody has taken over"
+    assert moves_of(world) == before + 1, "more than one machine moved for it"
+    world.leave(leaver)
+    await world.until(lambda: not leaver.is_running, 15.0, 0.005)
+    assert not lacking(world)
+    await request.over()
+    assert request.finished is not None, request
+    world.restart(leaver)
     await world.settled()
 
 

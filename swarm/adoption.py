@@ -122,4 +122,5 @@ class Adoption:
 
 def _copies(spec: ModelSpec, rivals: Sequence[Rival]) -> int:
     """How often its rarest layer is held or wanted."""
-    return min(sum(layer in rival.layers for rival in rivals) for layer in range(spec.layer_count))
+    staying = [rival for rival in rivals if not rival.is_departing]
+    return min(sum(layer in rival.layers for rival in staying) for layer in range(spec.layer_count))

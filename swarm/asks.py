@@ -34,4 +34,11 @@ class UnloadModel:
     name: str
 
 
-Ask = TakePart | LoadModel | UnloadModel
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """The machine will leave in so many seconds. None: it stays, after all."""
+
+    in_s: float | None
+
+
+Ask = TakePart | LoadModel | UnloadModel | Announce

@@ -292,6 +292,8 @@ SENTENCES = {
     "key.made": "This machine has started a new swarm and made a key for it.",
     "node.listening": "Node {node} listens for other nodes on {address}.",
     "node.leaving": "Leaving the swarm.",
+    "node.departs": "This machine leaves in {in_s} s; until then it serves on, and others prepare.",
+    "node.stays": "This machine stays after all.",
     "node.renewed": "The new identity of this machine is {node}; its old key is kept in {kept}.",
     "node.copy_reported": "Another node says that this machine's identity is also in use at "
     "{address}. This node looks there.",

@@ -130,6 +130,8 @@ class Rival:
     """As in `ShardInfo`."""
     is_doubtful: bool = False
     """Its node is suspected to be gone."""
+    is_departing: bool = False
+    """Its node has said that it will soon be gone."""
 
 
 def shard_info(h: Hosted, inspected: Inspected, layers: LayerRange, state: ShardState) -> ShardInfo:

@@ -43,6 +43,8 @@ class HostedShards:
         self._config = config
         self._budget = budget
         self._hosted = [Hosted(wish) for wish in {wish.path: wish for wish in wishes}.values()]
+        self.departs_in_s = 0.0
+        """As others are told, and as `StaticRecord` says; one that goes takes no other layers."""
 
     @property
     def model_len_max(self) -> int:
@@ -172,7 +174,8 @@ class HostedShards:
 
     def room_layers(self, h: Hosted) -> int:
         """Layers that it could serve instead of what it serves; 0: it stays with these."""
-        may_move = self._config.rebalance and h.wish.layers is None and not h.is_barred
+        is_free = not h.is_barred and not self.departs_in_s
+        may_move = self._config.rebalance and h.wish.layers is None and is_free
         if not may_move or h.stage is not Stage.SERVING or h.inspected is None:
             return 0
         return min(self._fit_count(h, h.inspected), h.inspected.spec.layer_count)

@@ -370,7 +370,9 @@ class Hosting(HostedShards):
 
     def _best(self, h: Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
         """The choice beside what is settled: this node's part of one plan for all that have yet to
-        load, or, where those are many, beside the intentions of smaller ids."""
+        load, or, where those are many, beside the intentions of smaller ids. Who is about to
+        depart is as good as gone."""
+        others = [rival for rival in others if not rival.is_departing]
         count = inspected.spec.layer_count
         own = Capacity(self._fit_count(h, inspected), UNMEASURED_S)
         copies = max(1, self._config.copies, *(rival.copies for rival in others))

@@ -14,7 +14,7 @@ layers are loaded at once; what merely makes the whole faster must have paid for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from zlib import crc32
 
@@ -141,10 +141,10 @@ class Mover:
         elif plan.barred_until is not None and now >= plan.barred_until:
             plan.barred_until = None
             self._hosting.bar(model_id, is_barred=False)
-        holders = self._holders(h, rivals, firm=True)
-        move = self._repair(h, plan, holders, now)
+        move = self._repair(h, plan, rivals, now)
         if move is not None:
-            self._intend(h, plan, move, now, is_repair=True)
+            is_lost = not _is_whole(_count(h), self._holders(h, rivals, firm=True))
+            self._intend(h, plan, move, now, is_repair=is_lost)
             return
         if plan.lost_since is None and now >= plan.look_at:
             plan.look_at = now + self._config.look_s
@@ -159,11 +159,11 @@ class Mover:
         due = (plan.lost_since or now) + self._config.repair_after_s
         return due if now < due else now + LOOK_AGAIN_S
 
-    def _repair(self, h: Hosted, plan: _Plan, holders: Sequence[Holder], now: float) -> Move | None:
-        """This node's part of what brings lost layers back, once they lack for long enough."""
-        moves = repairs(_count(h), [self._but_silent(holder, now) for holder in holders])
-        is_whole = not moves and _is_whole(_count(h), holders)
-        if is_whole or not moves:
+    def _repair(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> Move | None:
+        """This node's part of what brings lost layers back, once they lack for long enough; or of
+        what keeps those that would lack once somebody departs, by moves that cost none."""
+        moves = self._repairs(h, rivals, now)
+        if not moves:
             plan.lost_since = None
             self._named.clear()
             return None
@@ -174,6 +174,13 @@ class Mover:
         for move in moves:
             self._named.setdefault(move.node, now)
         return next((move for move in moves if move.node == self._me), None)
+
+    def _repairs(self, h: Hosted, rivals: Sequence[Rival], now: float) -> tuple[Move, ...]:
+        count = _count(h)
+        is_lost = not _is_whole(count, self._holders(h, rivals, firm=True))
+        staying = [rival for rival in rivals if not rival.is_departing]
+        holders = [self._but_silent(holder, now) for holder in self._holders(h, staying, firm=True)]
+        return repairs(count, holders, may_plan_anew=is_lost)
 
     def _but_silent(self, holder: Holder, now: float) -> Holder:
         """Who was named for long and has said nothing is not counted on."""
@@ -186,7 +193,8 @@ class Mover:
 
     def _consider(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> None:
         """Whether a move of this node has paid for long enough."""
-        holders = self._holders(h, rivals, firm=False)
+        staying = [rival for rival in rivals if not rival.is_departing]
+        holders = self._holders(h, staying, firm=False)
         copies = max(1, self._hosting.copies, *(rival.copies for rival in rivals))
         move = improvement(_count(h), holders, copies, self._config.gain)
         if move != plan.wanted:
@@ -215,8 +223,7 @@ class Mover:
             self._look_by(plan.until)
             return
         if plan.is_repair:
-            holders = self._holders(h, [self._unless_first(r) for r in rivals], firm=True)
-            moves = repairs(_count(h), [self._but_silent(holder, now) for holder in holders])
+            moves = self._repairs(h, [self._unless_first(r) for r in rivals], now)
             move = next((move for move in moves if move.node == self._me), None)
         else:
             now_are = map(self._unless_first, rivals)
@@ -235,8 +242,7 @@ class Mover:
         """An intention of a larger id gives way."""
         if rival.next is None or rival.node < self._me:
             return rival
-        return Rival(rival.node, rival.layers, rival.state, rival.decode_s_per_layer,
-                     room_layers=rival.room_layers, load_s=rival.load_s)  # fmt: skip
+        return replace(rival, next=None)
 
     def _await_weights(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> None:
         if h.next is None:

@@ -482,7 +482,7 @@ class NodeCore:
             self._sentinel.penalties, self._reach, self._now, desperate=desperate
         )
         bad_wires = self._origins.bad_wires.at(self._now)
-        rates = self.stays.rates([c.node for c in view.candidates], self._now)
+        rates = self.stays.rates(self._picture.notices(view.candidates), self._now)
         return replace(view, loads=self._origins.loads(), bad_wires=bad_wires, rates=rates)
 
     def _cover_view(self) -> SwarmView:

@@ -28,7 +28,7 @@ from swarm.node_view import (
 )
 from swarm.notes import note
 from swarm.routing.avoidance import PenaltyBox
-from swarm.routing.cost import SwarmView
+from swarm.routing.cost import Candidate, SwarmView
 from swarm.routing.origins import Origins
 from swarm.routing.reach import Reach, Standing
 from swarm.routing.relay import Relay
@@ -133,6 +133,7 @@ class Picture:
             models=self._hosting.models(),
             shards=self._hosting.shards(),
             leaving=self.leaving,
+            departs_in_s=self._hosting.departs_in_s,
         )
 
     def has_dynamic_moved(self) -> bool:
@@ -173,6 +174,15 @@ class Picture:
         route goes over them where it cannot do without."""
         standing = self._standing_now(penalties, reach, now, with_doubtful=False, with_silent=True)
         return cover_view(self._own(), self._known(), standing)
+
+    def notices(self, candidates: Iterable[Candidate]) -> dict[NodeId, float]:
+        """How soon each has said that it will leave; 0.0 of those that have not."""
+        found = {}
+        for candidate in candidates:
+            member = self._gossip.member(candidate.node)
+            told = member.static if member is not None else None
+            found[candidate.node] = told.departs_in_s if told is not None else 0.0
+        return found
 
     def _standing_now(
         self,

@@ -161,6 +161,7 @@ def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
                     load_s=shard.load_s,
                     copies=shard.copies,
                     is_doubtful=member.state is MemberState.SUSPECT,
+                    is_departing=0.0 < member.static.departs_in_s <= DEPARTS_SOON_S,
                 )
             )
     return result
@@ -168,6 +169,9 @@ def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
 
 UNMEASURED_DECODE_S = 0.001
 """Assumed for a shard that is still loading, per layer and token."""
+DEPARTS_SOON_S = 600.0
+"""From so long before an announced departure on others take over what would be lacking: loading
+takes minutes where weights have to be fetched, and room is not given away hours ahead."""
 
 
 def node_view(
@@ -192,6 +196,7 @@ def node_view(
         rtt_s=link.rtt_s if link else None,
         goodput_bytes_s=link.goodput_bytes_s if link else None,
         penalty_s=penalty_s,
+        departs_in_s=static.departs_in_s if static else 0.0,
     )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from swarm.adoption import Adoption
-from swarm.asks import Ask, LoadModel, TakePart, UnloadModel
+from swarm.asks import Announce, Ask, LoadModel, TakePart, UnloadModel
 from swarm.config import Config
+from swarm.departure import Departure
 from swarm.effects import Effect, ToWorker
 from swarm.fetch_facts import FetchFact
 from swarm.hosting import Hosting, Rival, Wish
@@ -45,7 +46,8 @@ class WorkerCare:
         hand_over_s = config.routing.hand_over_max_s
         self._mover = Mover(me, hosting, relay, config.moves, hand_over_s)
         self._unloading = Unloading(hosting, relay, hand_over_s)
-        self._parts = (self._adoption, self._mover, self._unloading)
+        self._departure = Departure(hosting)
+        self._parts = (self._adoption, self._mover, self._unloading, self._departure)
         self._loading: dict[ModelId, float] = {}
         self._effects: list[Effect] = []
 
@@ -73,6 +75,8 @@ class WorkerCare:
                 self._hosting.load(Wish(path, name, layers))
             case UnloadModel(name):
                 self._unloading.begin(name, now)
+            case Announce(in_s):
+                self._departure.announce(in_s, now)
 
     def fetch_fact(self, fact: FetchFact, now: float) -> None:
         self._adoption.fact(fact, now)
@@ -126,6 +130,7 @@ class WorkerCare:
         due = self._mover.next_deadline()
         if due is not None and now >= due:
             self._mover.tick(self._market()[1], now)
+        self._departure.tick(now)
         due = self._unloading.next_deadline()
         if due is not None and now >= due:
             self._unloading.tick(now)

@@ -13,6 +13,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^:\[\]/\s]+)):(\d{1,5})")
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?")
 PORT_MAX = 65535
 SIZE_MIN_BYTES = 1 << 20
 """Less is a forgotten unit (`--memory 8`): not one layer of any model fits into it."""
@@ -87,6 +88,18 @@ def parse_bytes(text: str) -> int:
             f"a size is given with its unit, such as 8GiB: {text!r} is less than a megabyte"
         )
     return count
+
+
+def parse_span_s(text: str) -> float:
+    """`90s`, `5m`, `1h30m`, `2d` or plain seconds. Raises ConfigError."""
+    plain = text.strip().lower()
+    if plain.isdecimal():
+        return float(plain)
+    match = _SPAN.fullmatch(plain)
+    if match is None or not plain:
+        raise ConfigError(f"a time span is given as 90s, 5m, 1h30m or 2d, not {text!r}")
+    lengths_s = (86400.0, 3600.0, 60.0, 1.0)
+    return sum(int(n or 0) * length for n, length in zip(match.groups(), lengths_s, strict=True))
 
 
 def parse_address(text: str) -> Address:

@@ -43,6 +43,8 @@ class NodeView:
     goodput_bytes_s: float | None
     penalty_s: float
     """How much longer this node avoids it, after evidence from a session; 0 for none."""
+    departs_in_s: float = 0.0
+    """How soon it will leave, about, as it has announced; 0: it has not."""
 
 
 @dataclass(frozen=True, slots=True)

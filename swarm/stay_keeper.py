@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from swarm.effects import Effect, SaveStays
 from swarm.routing.stays import StayBook
@@ -47,10 +47,20 @@ class StayKeeper:
         else:
             self._book.gone(node, now + self._wall_offset_s)
 
-    def rates(self, nodes: Iterable[NodeId], now: float) -> dict[NodeId, float]:
-        """Departures a second to be expected of others."""
-        if self._book is None:
-            return {}
+    def rates(self, notices: Mapping[NodeId, float], now: float) -> dict[NodeId, float]:
+        """Departures a second to be expected of others.
+
+        notices  per node how soon it has said that it will leave; 0: it has said nothing. That is
+                 the only word of a node about itself that counts, since it costs none but itself
+        """
+        rates = {} if self._book is None else self._used_to(notices, now)
+        for node, in_s in notices.items():
+            if in_s > 0.0 and node != self._me:
+                rates[node] = max(rates.get(node, 0.0), 1.0 / in_s)
+        return rates
+
+    def _used_to(self, nodes: Iterable[NodeId], now: float) -> dict[NodeId, float]:
+        assert self._book is not None
         wall = now + self._wall_offset_s
         return {node: self._book.rate(node, wall) for node in nodes if node != self._me}
 

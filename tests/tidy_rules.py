@@ -63,6 +63,8 @@ RANKS: dict[str, int] = {
     "hosting": 4,
     "model_files_io": 3,
     "adoption": 5,
+    "departure": 5,
+    "departure_io": 3,
     "mover": 5,
     "unloading": 5,
     "node_view": 5,

@@ -13,7 +13,14 @@ from swarm.commands.invite_io import check_invite
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
 from swarm.discovery.invite import parse_invite
 from swarm.errors import ConfigError
-from swarm.options import EngineOptions, JoinOptions, parse_address, parse_bytes, parse_layers
+from swarm.options import (
+    EngineOptions,
+    JoinOptions,
+    parse_address,
+    parse_bytes,
+    parse_layers,
+    parse_span_s,
+)
 from swarm.terms import Address
 
 LEAVE_MARGIN_S = 15.0
@@ -102,11 +109,34 @@ def _swarm(
 
 
 @app.command()
-def leave(as_json: AsJson = False, home: Home = DEFAULT_HOME) -> None:
+def leave(
+    in_: Annotated[
+        str | None, typer.Option("--in", metavar="TIME", help="Later: 90s, 5m, 1h30m.")
+    ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Take a leave --in back.")] = False,
+    as_json: AsJson = False,
+    home: Home = DEFAULT_HOME,
+) -> None:
     """Take this machine's node out; its running answers move to other nodes first."""
     from swarm.gateway.client_io import running_node, wait_for_end
+    from swarm.gateway.status_text import span_text
 
+    if stay and in_ is not None:
+        raise ConfigError("--in and --stay exclude each other: give one of them")
+    in_s = None if in_ is None else parse_span_s(in_)
     node = running_node(home.expanduser())
+    if stay:
+        node.client().stay(node.control_token)
+        _say({"left": False, "in_s": None}, "the node stays", as_json=as_json)
+        return
+    if in_s:
+        node.client().leave_in(node.control_token, in_s)
+        text = (
+            f"the node leaves in {span_text(in_s)}; until then it serves on, and others prepare "
+            "(`swarm leave --stay` takes it back)"
+        )
+        _say({"left": False, "in_s": in_s}, text, as_json=as_json)
+        return
     grace_s = node.client().leave(node.control_token)
     if not as_json:
         print("leaving: running answers move to other nodes or end", flush=True)
@@ -114,7 +144,11 @@ def leave(as_json: AsJson = False, home: Home = DEFAULT_HOME) -> None:
         raise ConfigError(
             f"the node (process {node.pid}) is still there; stop it with Ctrl-C or end the process"
         )
+    _say({"left": True, "in_s": None}, "left", as_json=as_json)
+
+
+def _say(result: dict[str, bool | float | None], text: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"left": True})
+        print_json(result)
     else:
-        print("left")
+        print(text)

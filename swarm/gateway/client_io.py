@@ -116,8 +116,18 @@ class GatewayClient:
 
     def leave(self, control_token: str) -> float:
         """Ask the node to leave; the seconds it gives running sessions."""
-        told = self._call("POST", "/swarm/leave", headers={CONTROL_HEADER: control_token})
-        return float(told["grace_s"])
+        return float(self._departure(control_token, {})["grace_s"])
+
+    def leave_in(self, control_token: str, in_s: float) -> None:
+        """Ask it to leave in so many seconds, and to tell others."""
+        self._departure(control_token, {"in_s": in_s})
+
+    def stay(self, control_token: str) -> None:
+        """Take that back. Raises RequestError where there is nothing to take back."""
+        self._departure(control_token, {"stay": True})
+
+    def _departure(self, control_token: str, asked: Json) -> Json:
+        return self._call("POST", "/swarm/leave", {CONTROL_HEADER: control_token}, asked)
 
     def change_models(self, what: str, asked: Json) -> Iterator[Json]:
         """Have models loaded (`load`) or given up (`unload`): what comes of it, to the end."""
@@ -157,8 +167,14 @@ class GatewayClient:
                 raise _refusal(response)
         return ChatStream(connection, response)
 
-    def _call(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Json:
-        connection, response = self._send(method, path, None, headers or {})
+    def _call(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: Json | None = None,
+    ) -> Json:
+        connection, response = self._send(method, path, body, headers or {})
         with closing(connection):
             if response.status >= http.client.BAD_REQUEST:
                 raise _refusal(response)

@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from swarm.config import GatewayConfig
+from swarm.departure_io import DepartureDesk
 from swarm.errors import ConfigError, SwarmError
 from swarm.gateway.access_io import Door
 from swarm.gateway.accounts_io import AccountPages
@@ -72,7 +73,7 @@ class Gateway:
         self._completions = Completions(counted, config, sources, notes, helper)
         created = int(sources.wall_clock())
         self._health = HealthPages(node, config, sources)
-        self._node_pages = NodePages(node, config, notes, control_token, self.refuse_new)
+        self.departure = DepartureDesk(node, config.leave_grace_s, self.refuse_new, notes)
         self._events = EventPages(node, config, sources, notes)
         self._pages: tuple[Pages, ...] = (
             self._health,
@@ -80,7 +81,7 @@ class Gateway:
             OllamaPages(node, self._completions, created),
             AnthropicPages(self._completions),
             OpenApiPages(node),
-            self._node_pages,
+            NodePages(node, config, control_token, self.departure),
             ModelPages(node, control_token),
             WebPage(),
             self._events,
@@ -132,7 +133,7 @@ class Gateway:
         await self._runner.cleanup()
         await self._health.close()
         await self._completions.close()
-        await self._node_pages.close()
+        await self.departure.close()
         await self._events.close()
         await self._accounts.close()
         await self._door.close()

@@ -218,7 +218,8 @@ def _line(
 def _state(node: Json) -> str:
     if node["penalty_s"] > 0:
         return "avoided"
-    return str(node["state"])
+    is_going = node["state"] == "alive" and node["departs_in_s"] > 0
+    return "departs" if is_going else str(node["state"])
 
 
 def _shard(shard: Json) -> str:

@@ -41,6 +41,14 @@ def route_text(route: list[Json], names: dict[str, str]) -> str:
     )
 
 
+def span_text(span_s: float) -> str:
+    """A time in its largest unit that it holds twice, as people say it."""
+    for unit, length_s in (("h", 3600.0), ("min", 60.0)):
+        if span_s >= 2 * length_s:
+            return f"{span_s / length_s:.0f} {unit}"
+    return f"{span_s:.0f} s"
+
+
 def names_of(state: Json) -> dict[str, str]:
     return {node["id"]: node["name"] for node in state["nodes"]}
 
@@ -58,13 +66,19 @@ def _nodes(state: Json) -> Table:
         table.add_row(
             Text(node["name"]),
             short(node["id"]),
-            Text(node["state"], style=STATE_STYLES.get(node["state"], "")),
+            Text(_state(node), style=STATE_STYLES.get(node["state"], "")),
             rtt,
             Text(node["device"]),
             f"{node['memory_bytes'] / GIB:.1f} GiB",
             Text("\n".join(_shard(shard) for shard in node["shards"]) or "-"),
         )
     return table
+
+
+def _state(node: Json) -> str:
+    if node["state"] != "alive" or not node["departs_in_s"]:
+        return str(node["state"])
+    return f"alive, leaves in about {span_text(node['departs_in_s'])}"
 
 
 def _rtt(rtt_ms: float | None) -> str:

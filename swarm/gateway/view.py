@@ -89,6 +89,7 @@ def _node(view: NodeView, name: str, names: dict[ModelId, str]) -> Json:
         "rtt_ms": _ms(view.rtt_s),
         "goodput_bytes_s": view.goodput_bytes_s,
         "penalty_s": view.penalty_s,
+        "departs_in_s": view.departs_in_s,
     }
 
 

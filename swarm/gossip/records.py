@@ -26,6 +26,8 @@ class StaticRecord:
     shards: tuple[ShardInfo, ...]
     leaving: bool
     """Announced departure: no new session may be routed here."""
+    departs_in_s: float = 0.0
+    """It will leave so long after this was said, about; 0: no such thing is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,13 @@ class Move:
     layers: LayerRange
 
 
-def repairs(layer_count: int, holders: Sequence[Holder]) -> tuple[Move, ...]:
+def repairs(
+    layer_count: int, holders: Sequence[Holder], *, may_plan_anew: bool = True
+) -> tuple[Move, ...]:
     """What brings lost layers back: one after the other who brings most and is ready soonest.
 
-    Where that does not bring all, one plan for all who may move, if that does: as long as a layer
-    lacks the model answers nobody. Empty when all layers are held.
+    Where that does not bring all, one plan for all who may move, if that does and `may_plan_anew`:
+    as long as a layer lacks the model answers nobody. Empty when all layers are held.
     """
     placed = {holder.node: holder for holder in sorted(holders, key=lambda h: h.node)}
     moves: list[Move] = []
@@ -75,7 +77,7 @@ def repairs(layer_count: int, holders: Sequence[Holder]) -> tuple[Move, ...]:
         ]
         found = [entry for entry in found if entry[0] > covered]
         if not found:
-            return _joint(layer_count, placed, moves)
+            return _joint(layer_count, placed, moves) if may_plan_anew else tuple(moves)
         _, holder, window = min(found, key=lambda e: (-e[0], e[1].load_s, e[1].node))
         moves.append(Move(holder.node, window))
         placed[holder.node] = replace(holder, layers=window, is_steady=False)

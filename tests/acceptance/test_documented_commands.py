@@ -86,6 +86,8 @@ IN_THE_STORY = {
     "swarm map",
     "swarm logs --level warning",
     "swarm leave",
+    "swarm leave --in 5m",
+    "swarm leave --stay",
     "swarm key revoke NODE",
 }
 """Typed by name in `test_a_readers_way`."""
@@ -279,6 +281,9 @@ def test_a_readers_way(tmp_path: Path, smollm2: Path) -> None:
         filled = {"gateway": gateway, "home": str(first.home), "tiny": str(tmp_path / "tiny")}
         for documented, typed in ON_A_NODE.items():
             first.run((typed or documented).format(**filled))
+        first.run("swarm leave --in 5m")
+        assert "leaves in about 5 min" in first.run("swarm status")
+        first.run("swarm leave --stay")
         filled |= _ways_in(first)
         known = {}
         for number, (documented, typed) in enumerate(JOINS.items()):

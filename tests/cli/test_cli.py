@@ -281,6 +281,21 @@ def test_leave_asks_with_the_token_and_waits_for_the_end(
         assert status == 0 and out.endswith("left\n")
 
 
+def test_leave_later_returns_at_once_and_may_be_taken_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with gateway(FakeNode) as (node, served):
+        save_gateway(tmp_path, served.url)
+        home = ("--home", tmp_path)
+        assert "--stay" in run(capsys, "leave", "--in", "5m", *home)[1]
+        assert "stays" in run(capsys, "leave", "--stay", *home)[1]
+        assert "no departure" in complaint(capsys, "leave", "--stay", *home)
+        assert "5m" in complaint(capsys, "leave", "--in", "later", *home)
+        assert "at most 7 days" in complaint(capsys, "leave", "--in", "8d", *home)
+        assert "exclude each other" in complaint(capsys, "leave", "--in", "5m", "--stay", *home)
+        assert node.notices == [300.0, None] and not node.left.is_set()
+
+
 # ------------------------------------------------------------------ config and key
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarm.errors import ConfigError
-from swarm.options import parse_address, parse_bytes, parse_layers
+from swarm.options import parse_address, parse_bytes, parse_layers, parse_span_s
 from swarm.terms import Address, LayerRange
 
 
@@ -65,3 +65,18 @@ def test_addresses(text: str, address: Address) -> None:
 def test_addresses_that_are_none(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "span_s"),
+    [("90s", 90), ("5m", 300), ("5min", 300), ("1h30m", 5400), ("2d", 172800), ("45", 45), ("0", 0),
+     (" 1H ", 3600)],
+)  # fmt: skip
+def test_time_spans(text: str, span_s: float) -> None:
+    assert parse_span_s(text) == span_s
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5m", "5 weeks", "1.5h", "5m1h", "soon"])
+def test_time_spans_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="a time span"):
+        parse_span_s(text)

@@ -13,7 +13,7 @@ import tiny_text
 
 from swarm.access.keys_io import KeyStore
 from swarm.access.usage_io import UsageStore
-from swarm.asks import Ask, LoadModel, TakePart
+from swarm.asks import Announce, Ask, LoadModel, TakePart
 from swarm.config import GatewayConfig
 from swarm.effects import (
     Failed,
@@ -216,6 +216,8 @@ class FakeNode:
     """Makes the script of every request, instead of `scripts`."""
     files: dict[str, bytes] = field(default_factory=lambda: tiny_text.files(tiny_text.byte_level()))
     orders: list[Order] = field(default_factory=list)
+    notices: list[float | None] = field(default_factory=list)
+    """Of departures, as they were announced and taken back."""
     generations: list[FakeGeneration] = field(default_factory=list)
     files_read: list[str] = field(default_factory=list)
     notes: NoteHub = field(default_factory=lambda: NoteHub())
@@ -258,6 +260,9 @@ class FakeNode:
 
     def asked(self, ask: Ask) -> None:
         assert not isinstance(ask, TakePart)
+        if isinstance(ask, Announce):
+            self.notices.append(ask.in_s)
+            return
         if isinstance(ask, LoadModel) and ask.name == "tiny":
             raise RequestError("tiny is served already", status=409)
         if isinstance(ask, LoadModel):

@@ -502,6 +502,61 @@ def test_leaving_tells_the_node_and_turns_new_requests_away() -> None:
     talk(node, conversation)
 
 
+async def leave(client: aiohttp.ClientSession, body: str) -> tuple[int, Any]:
+    headers = {"X-Swarm-Control": TOKEN}
+    async with client.post("/swarm/leave", data=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+def test_a_departure_that_is_announced_comes_in_its_time_and_answers_go_on_until_then() -> None:
+    node = FakeNode(scripts=[saying("x")])
+
+    async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
+        status, body = await leave(client, '{"in_s": 3600}')
+        assert (status, body["leaving"], body["in_s"]) == (202, True, 3600.0)
+        status, _body, _headers = await post(client, "/v1/completions", model="tiny", prompt=[1])
+        assert status == 200
+        assert not node.left.is_set()
+        assert (await leave(client, '{"in_s": 0.01}'))[0] == 202
+        await node.left.wait()
+        status, _body, _headers = await post(client, "/v1/completions", model="tiny", prompt=[1])
+        assert status == 503
+        assert (await leave(client, '{"in_s": 60}'))[0] == 409
+
+    talk(node, conversation)
+    assert node.notices == [3600.0, 0.01]
+
+
+def test_a_departure_that_is_announced_may_be_taken_back() -> None:
+    node = FakeNode()
+
+    async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
+        status, body = await leave(client, '{"stay": true}')
+        assert status == 409 and "no departure is announced" in body["error"]["message"]
+        await leave(client, '{"in_s": 3600}')
+        assert await leave(client, '{"stay": true}') == (200, {"leaving": False})
+        assert (await leave(client, '{"stay": true}'))[0] == 409
+
+    talk(node, conversation)
+    assert node.notices == [3600.0, None] and not node.left.is_set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[]", "{", '{"in_s": "5m"}', '{"in_s": true}', '{"in_s": 0}', '{"in_s": -1}', '{"in_s": 1e9}',
+     '{"stay": 1}', '{"stay": true, "in_s": 5}'],
+)  # fmt: skip
+def test_a_departure_that_makes_no_sense(body: str) -> None:
+    node = FakeNode()
+
+    async def conversation(_: Served, client: aiohttp.ClientSession) -> None:
+        status, told = await leave(client, body)
+        assert status == 400 and told["error"]["message"]
+
+    talk(node, conversation)
+    assert node.notices == [] and not node.left.is_set()
+
+
 def taken_port() -> socket.socket:
     holder = socket.create_server(("127.0.0.1", 0))
     holder.listen()

@@ -48,6 +48,17 @@ def test_all_choose_anew_where_single_moves_do_not_suffice() -> None:
     assert len(moves) == 1, "who has a range of the plan keeps it"
 
 
+def test_nobody_chooses_anew_while_all_layers_are_still_there() -> None:
+    """Somebody has only said that it will go."""
+    swarm = [holder("a", 0, 4, 8), holder("b", 4, 8, 4)]
+    assert held(moved(swarm, *repairs(LAYERS, swarm))) == set(range(LAYERS))
+    assert repairs(LAYERS, swarm, may_plan_anew=False) == ()
+    spare = holder("c", 0, 4, 4)
+    assert repairs(LAYERS, [*swarm, spare], may_plan_anew=False) == (
+        Move(NodeId("a"), LayerRange(4, 12)),
+    )
+
+
 def test_what_somebody_is_about_to_load_counts() -> None:
     coming = replace(holder("a", 4, 8), is_steady=False)
     assert repairs(LAYERS, [coming, holder("b", 0, 4, 4), holder("c", 0, 4, 4),

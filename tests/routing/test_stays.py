@@ -107,14 +107,24 @@ def test_memory_is_bounded() -> None:
 def test_a_keeper_tells_nothing_before_it_is_begun_and_saves_now_and_then() -> None:
     keeper = StayKeeper(B)
     keeper.seen(A, is_here=True, now=1.0)
-    assert keeper.rates([A], 2.0) == {} and keeper.next_deadline() is None
+    assert keeper.rates({A: 0.0}, 2.0) == {} and keeper.next_deadline() is None
     keeper.begin(b"", 1e9, 2.0)
     keeper.seen(A, is_here=True, now=3.0)
-    assert set(keeper.rates([A, B], 4.0)) == {A}
+    assert set(keeper.rates({A: 0.0, B: 0.0}, 4.0)) == {A}
     assert keeper.next_deadline() == 2.0 + SAVE_INTERVAL_S
     keeper.tick(2.0 + SAVE_INTERVAL_S)
     (effect,) = keeper.take_effects()
     assert isinstance(effect, SaveStays) and len(StayBook.read(effect.data)) == 1
+
+
+def test_what_a_node_says_of_its_own_departure_counts_where_it_is_sooner() -> None:
+    keeper = StayKeeper(B)
+    assert keeper.rates({A: 60.0, C: 0.0, B: 5.0}, 0.0) == {A: 1 / 60}
+    keeper.begin(b"", 1e9, 0.0)
+    keeper.seen(A, is_here=True, now=0.0)
+    known = keeper.rates({A: 0.0}, 1.0)[A]
+    assert keeper.rates({A: 60.0}, 1.0)[A] == 1 / 60 > known
+    assert keeper.rates({A: 1e9}, 1.0)[A] == known
 
 
 def test_the_cost_rises_with_the_time_that_is_left() -> None:

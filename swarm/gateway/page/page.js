@@ -263,10 +263,14 @@ function drawHop(model, session, hop, kind) {
     place, on: { click: () => choose(session.id) },
   }, name, el("span", { class: "faint" }, `${hop.start}:${hop.stop}`));
 }
+function stateWord(node) {
+  if (node.state !== "alive") return node.state;
+  return node.penalty_s > 0 ? "avoided" : node.departs_in_s > 0 ? "departs" : node.state;
+}
 function drawNodes() {
   return [...state.nodes].sort((a, b) => a.name.localeCompare(b.name) || a.id.localeCompare(b.id)).map((node) => {
     const times = node.shards.map((shard) => shard.decode_s_per_layer).filter(Boolean);
-    const word = node.penalty_s > 0 && node.state === "alive" ? "avoided" : node.state;
+    const word = stateWord(node);
     const serves = node.shards.map((shard) => {
       const ends = (shard.embed ? " E" : "") + (shard.head ? " H" : "");
       return `${shard.model} ${shard.start}:${shard.stop}${ends}${shard.state === "serving" ? "" : ` (${shard.state})`}`;
