@@ -80,6 +80,8 @@ class Hosting(HostedShards):
         super().__init__(wishes, budget, config)
         self._me = me
         self._cache_dir = cache_dir
+        self._runs = False
+        """A worker was started, and nothing was heard of its end."""
         self._restart_at: float | None = None
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
@@ -274,6 +276,7 @@ class Hosting(HostedShards):
                     h.layers, h.is_barred = h.former, True
                 h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
                 h.next, h.is_parting, h.former = None, False, None
+        self._runs = False
         self._restart_at = now + self._restart_pause_s
         self._restart_pause_s = min(2 * self._restart_pause_s, self._config.restart_max_s)
         self.changed = True
@@ -296,7 +299,13 @@ class Hosting(HostedShards):
     # ------------------------------------------------------------ steps
 
     def _start_worker(self) -> None:
-        self._effects.append(StartWorker())
+        """Unless it runs, or was lost and is about to be started again; and have it look at what it
+        has not seen yet."""
+        if self._restart_at is not None:
+            return
+        if not self._runs:
+            self._effects.append(StartWorker())
+            self._runs = True
         for h in self._hosted:
             if h.stage is Stage.INSPECTING:
                 order = Inspect(h.wish.path, h.wish.name, self._cache_dir)

@@ -40,6 +40,11 @@ def test_a_model_is_loaded_answers_and_goes_in_mid_answer(tmp_path: Path) -> Non
         assert len(alone.ids) == LONG["max_tokens"] and alone.error is None
         assert change(second, "load", **order)[-1]["event"] == "shard.serving"
         swarm.wait(lambda: len(_servers(first, "other")) == 2, "both to serve it")
+        for worker in second.workers():
+            worker.kill()
+        swarm.wait(lambda: _servers(first, "other") == ["first"], "the worker to be missed")
+        swarm.wait(lambda: len(_servers(first, "other")) == 2, "both models to come back")
+        assert len(_servers(first, "base")) == 2
         answer = first.ask(model="other", **LONG).read_to(5)
         assert change(first, "unload", model="other")[-1]["event"] == "shard.unloaded"
         answer.finish()

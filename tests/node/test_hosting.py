@@ -459,6 +459,21 @@ def test_a_model_more_and_a_model_less() -> None:
     assert not any(isinstance(message, Unload) for message in to_worker(made))
 
 
+def test_one_worker_serves_what_is_loaded_later_and_comes_back_with_all_of_it() -> None:
+    made = serving_a_choice()
+    made.load(Wish("/models/other", "other", LayerRange(0, 2)))
+    orders = made.take_effects()
+    assert not any(isinstance(order, StartWorker) for order in orders), "it runs"
+    made.worker_lost("killed", 5.0)
+    made.load(Wish("/models/third", "third", LayerRange(0, 1)))
+    assert not any(isinstance(e, StartWorker | ToWorker) for e in made.take_effects())
+    made.tick({}, 5.0 + CONFIG.restart_min_s)
+    start, *orders = made.take_effects()
+    assert isinstance(start, StartWorker)
+    paths = [e.message.path for e in orders if isinstance(e, ToWorker)]  # type: ignore[union-attr]
+    assert paths == ["/models/model", "/models/other", "/models/third"]
+
+
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
