@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from swarm.config import WeightsConfig
 from swarm.effects import Effect, FetchModel, Tell
-from swarm.fetch_facts import FetchFact, FetchFailed, LayersFetched, LayersShort, ModelFetched
+from swarm.fetch_facts import Fact, FetchFailed, LayersFetched, LayersShort, ModelFetched
 from swarm.hosted import Rival, Wish
 from swarm.hosting import Hosting
 from swarm.notes import Level, note
@@ -80,7 +80,7 @@ class Adoption:
         self._due, self._name = None, names[chosen]
         self._effects.append(FetchModel(chosen, self._name))
 
-    def fact(self, fact: FetchFact, now: float) -> None:
+    def fact(self, fact: Fact, now: float) -> None:
         match fact:
             case ModelFetched():
                 self._tell("model.adopted", Level.INFO, model=self._name)
@@ -93,12 +93,8 @@ class Adoption:
             case FetchFailed():
                 self._failed(fact, now)
 
-    def look(self, now: float) -> None:
-        """Whether a model that came from peers was given up: then another one is taken."""
-        for model_id in self._hosting.take_given_up():
-            self._rest(model_id, now)
-
-    def _rest(self, model_id: ModelId, now: float) -> None:
+    def given_up(self, model_id: ModelId, now: float) -> None:
+        """A model that came from peers is of no use here: another one is taken."""
         rest_s = self._rest_s.get(model_id, self._config.unfit_rest_min_s)
         self._rests_until[model_id] = now + rest_s
         self._rest_s[model_id] = min(2 * rest_s, self._config.unfit_rest_max_s)
@@ -111,7 +107,7 @@ class Adoption:
             return
         self._tell("model.not_fetched", Level.WARNING, model=self._name, reason=fact.reason)
         if fact.is_final:
-            self._rest(fact.model_id, now)
+            self.given_up(fact.model_id, now)
             return
         self._due = now + self._retry_s
         self._retry_s = min(2 * self._retry_s, self._config.retry_max_s)

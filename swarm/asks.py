@@ -41,4 +41,17 @@ class Announce:
     in_s: float | None
 
 
-Ask = TakePart | LoadModel | UnloadModel | Announce
+@dataclass(frozen=True, slots=True)
+class WantOfHub:
+    """Serve a model of the Hugging Face hub, from there or from whoever of the swarm has it.
+
+    hub   as `weights.hub.hub_name` reads it
+    name  what it is called
+    """
+
+    hub: str
+    name: str
+    layers: LayerRange | None
+
+
+Ask = TakePart | LoadModel | UnloadModel | Announce | WantOfHub

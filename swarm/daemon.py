@@ -28,7 +28,7 @@ from swarm.access.keys_io import KeyStore
 from swarm.access.receipts import Seal
 from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.access.usage_io import UsageStore
-from swarm.asks import TakePart
+from swarm.asks import TakePart, WantOfHub
 from swarm.config import Config, load_config
 from swarm.console_io import Console
 from swarm.discovery.announcement import Announcement
@@ -102,9 +102,10 @@ def _check(options: JoinOptions) -> None:
     """What can be seen to be wrong before anything starts."""
     for path in options.model:
         check_model_path(Path(path))
-    if options.gateway_only and options.model:
+    given = (*options.model, *options.hub)
+    if options.gateway_only and given:
         raise ConfigError("--gateway-only serves no layers, so it takes no --model")
-    if options.layers is not None and not options.model:
+    if options.layers is not None and not given:
         raise ConfigError("--layers says which part of a model to serve, but there is no --model")
     if options.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", options.device):
         raise ConfigError(f"{options.device!r} is not a device; use cpu, cuda:N or mps")
@@ -215,7 +216,8 @@ class _Node:
         self._incarnation = Incarnation(home.next_incarnation())
         self._name = printable(options.name or socket.gethostname())[:NAME_LETTERS_MAX]
         self._stack = contextlib.AsyncExitStack()
-        self._takes_part = config.weights.take_part and not options.model
+        has_wishes = bool(options.model or options.hub)
+        self._takes_part = config.weights.take_part and not has_wishes
         self._models = models_store(config.weights)
         self._hopeless = asyncio.Event()
 
@@ -250,6 +252,8 @@ class _Node:
         self._io.start(options.peers, self._home.peers())
         if self._takes_part:
             self._io.asked(TakePart(await asyncio.to_thread(cached_models, self._models)))
+        for hub, name in options.hub:
+            self._io.asked(WantOfHub(hub, printable(name)[:NAME_LETTERS_MAX], options.layers))
         self._stack.push_async_callback(self._io.stop)
         if config.discovery.mdns:
             await self._start_mdns()
@@ -327,7 +331,8 @@ class _Node:
             Wish(str(path), printable(name)[:NAME_LETTERS_MAX], self._options.layers)
             for path, name in zip(paths, names, strict=True)
         ]
-        self._wishes = Wishes([wish.name for wish in wishes])
+        of_hub = [printable(name)[:NAME_LETTERS_MAX] for _, name in self._options.hub]
+        self._wishes = Wishes([wish.name for wish in wishes] + of_hub)
         me = self._identity.node_id
         budget = Budget.of(memory, self._config.shard)
         cache = str(self._home.cache)
@@ -338,7 +343,7 @@ class _Node:
             version=version("swarm"),
             swarm_tag=self._key.tag,
             is_open=self._key.is_open,
-            memory_bytes=memory if wishes or self._takes_part else 0,
+            memory_bytes=memory if wishes or of_hub or self._takes_part else 0,
             addresses=addresses,
         )
         self._disk = NodeDisk(self._home, self._links.set_incarnation, self._console.note)
@@ -356,7 +361,7 @@ class _Node:
             store=self._disk,
             files=files,
             sink=self._noted,
-            models=self._models if self._takes_part else None,
+            models=self._models if of_hub or self._takes_part else None,
         )
         return NodeIo(core, parts)
 

@@ -168,6 +168,22 @@ class DropModel:
     model_id: ModelId
 
 
+@dataclass(frozen=True, slots=True)
+class FetchHub:
+    """Get a model of the hub: from the library's cache on this machine or, where it may, from
+    there. Hub facts answer."""
+
+    hub: str
+    may_download: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopHub:
+    """It is not to be got from there any more; no fact answers."""
+
+    hub: str
+
+
 Effect = (
     Send
     | Dial
@@ -184,4 +200,6 @@ Effect = (
     | FetchModel
     | FetchLayers
     | DropModel
+    | FetchHub
+    | StopHub
 )

@@ -41,4 +41,31 @@ class FetchFailed:
     is_final: bool
 
 
+@dataclass(frozen=True, slots=True)
+class HubProgress:
+    """Of a model that is fetched from the hub, so many bytes have come."""
+
+    hub: str
+    done_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HubFetched:
+    """All of it lies at `path`."""
+
+    hub: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubFailed:
+    """It is not here and did not come. `is_final`: trying again would not help."""
+
+    hub: str
+    reason: str
+    is_final: bool
+
+
 FetchFact = ModelFetched | LayersFetched | LayersShort | FetchFailed
+HubFact = HubProgress | HubFetched | HubFailed
+Fact = FetchFact | HubFact

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from swarm.config import ShardConfig
 from swarm.messages import KV_BLOCK_TOKENS, Begin, Inspected, Loaded, RowType, Run, StepKind
 from swarm.terms import (
+    HubShare,
     LayerRange,
     ModelId,
+    ModelSpec,
     NodeId,
     NumericClass,
     Sampling,
@@ -132,6 +135,16 @@ class Rival:
     """Its node is suspected to be gone."""
     is_departing: bool = False
     """Its node has said that it will soon be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """All models known, who holds or wants which of their layers, and what other living nodes say
+    of models of the hub."""
+
+    specs: Mapping[ModelId, ModelSpec]
+    rivals: Mapping[ModelId, Sequence[Rival]]
+    hub_shares: Mapping[NodeId, Sequence[HubShare]]
 
 
 def shard_info(h: Hosted, inspected: Inspected, layers: LayerRange, state: ShardState) -> ShardInfo:

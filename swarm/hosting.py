@@ -53,6 +53,7 @@ from swarm.routing.placement import (
     plan_layers,
 )
 from swarm.terms import (
+    HubShare,
     LayerRange,
     ModelId,
     NodeId,
@@ -86,6 +87,8 @@ class Hosting(HostedShards):
         self._restart_pause_s = config.restart_min_s
         self._effects: list[Effect] = []
         self._given_up: list[ModelId] = []
+        self.hub_shares: tuple[HubShare, ...] = ()
+        """What others are told of models of the hub."""
         self.device = ""
         self.changed = False
         """Set when shards or models changed; whoever publishes them clears it."""
@@ -179,7 +182,9 @@ class Hosting(HostedShards):
     def layers_short(self, model_id: ModelId, obtainable: frozenset[int], now: float) -> None:
         """Nobody has the weights of some layers any more: choose among those to be had."""
         h = self._of_model(model_id)
-        if h is not None and h.stage is Stage.FETCHING:
+        if h is not None and h.stage is Stage.FETCHING and h.wish.layers is not None:
+            self._give_up(h, f"no peer has layers {h.wish.layers}", "shard.unobtainable")
+        elif h is not None and h.stage is Stage.FETCHING:
             h.obtainable, h.layers, h.turns = obtainable, None, 0
             h.stage, h.deadline = Stage.SETTLING, now
             self.changed = True
@@ -354,9 +359,10 @@ class Hosting(HostedShards):
         layers = self._best(h, inspected, others)
         if layers is None:
             room = self._weight_room(h)
-            nobody = h.obtainable is not None and not h.obtainable
-            self._give_up(h, "no peer has its weights" if nobody else
-                          f"not one layer fits into {room >> 20} MiB")  # fmt: skip
+            if h.obtainable is not None and not h.obtainable:
+                self._give_up(h, "no peer has its weights", "shard.unobtainable")
+            else:
+                self._give_up(h, f"not one layer fits into {room >> 20} MiB")
             return
         h.stage, h.deadline = Stage.INTENDING, now + self._config.intention_s
         if layers != h.layers:
@@ -464,10 +470,10 @@ class Hosting(HostedShards):
         self._tell("shard.not_moved", Level.WARNING, model=h.wish.name, reason=message.detail)
         self._load(h, h.inspected, former)
 
-    def _give_up(self, h: Hosted, why: str) -> None:
+    def _give_up(self, h: Hosted, why: str, event: str = "shard.failed") -> None:
         h.stage, h.deadline = Stage.FAILED, None
         self.changed = True
-        self._tell("shard.failed", Level.ERROR, model=h.wish.name, reason=why)
+        self._tell(event, Level.ERROR, model=h.wish.name, reason=why)
         if h.wish.fetched_id is not None:
             if h.inspected is not None:
                 self._effects.append(ToWorker(Unload(h.inspected.spec.model_id)))

@@ -14,7 +14,7 @@ from swarm.config import Config
 from swarm.discovery.addresses import Source
 from swarm.effects import Effect, SavePeers, Send, Tell, ToWorker
 from swarm.errors import NoRoute, RemoteProtocolError
-from swarm.fetch_facts import FetchFact
+from swarm.fetch_facts import Fact
 from swarm.gossip.gossip import Gossip, GossipMessage
 from swarm.gossip.sealing import Signer
 from swarm.hosting import Hosting
@@ -244,7 +244,7 @@ class NodeCore:
         self._worker.asked(ask, now)
         self._settle(now)
 
-    def fetch_fact(self, fact: FetchFact, now: float) -> None:
+    def fetch_fact(self, fact: Fact, now: float) -> None:
         self._worker.fetch_fact(fact, now)
         self._publish_if_changed(now)
         self._settle(now)

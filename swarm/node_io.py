@@ -20,6 +20,7 @@ from swarm.effects import (
     DropModel,
     Effect,
     Failed,
+    FetchHub,
     FetchLayers,
     FetchModel,
     Finished,
@@ -29,12 +30,13 @@ from swarm.effects import (
     SaveStays,
     Send,
     StartWorker,
+    StopHub,
     StopWorker,
     Tell,
     ToWorker,
 )
 from swarm.errors import ConfigError
-from swarm.fetch_facts import FetchFact
+from swarm.fetch_facts import Fact
 from swarm.link.link_io import SELF_DIALLED, Links, Peer
 from swarm.messages import (
     FileChunk,
@@ -58,6 +60,7 @@ from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
 from swarm.snapshot import ModelView, RouteCost, Snapshot
 from swarm.terms import Address, ModelId, NodeId, Order, SessionId, short
+from swarm.weights.hub_fetch_io import HubFetches
 from swarm.weights.store_io import ModelStore
 from swarm.weights.weights_io import Weights
 
@@ -110,6 +113,7 @@ class NodeIo:
         ports = weight_ports(core, lambda: self._links, parts.clock, self.model_file,
                              self._fetch_fact, self._tell)  # fmt: skip
         self._weights = Weights(core.about.node, ports, parts.models, core.config.weights)
+        self._hub = HubFetches(self._fetch_fact, self._tell)
         self._generations: dict[SessionId, GenerationIo] = {}
         self._streams: list[NoteStream] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -168,6 +172,7 @@ class NodeIo:
             self._worker_task.cancel()
             await asyncio.gather(self._worker_task, return_exceptions=True)
         await self._files.close()
+        await self._hub.close()
         await self._weights.close()
         await self._parts.worker.stop()
 
@@ -374,6 +379,10 @@ class NodeIo:
                 self._weights.fetch_layers(effect)
             case DropModel():
                 self._weights.drop(effect.model_id)
+            case FetchHub():
+                self._hub.fetch(effect)
+            case StopHub():
+                self._hub.stop(effect.hub)
             case _:
                 assert_never(effect)
 
@@ -407,7 +416,7 @@ class NodeIo:
 
     # ------------------------------------------------------------ weights
 
-    def _fetch_fact(self, fact: FetchFact) -> None:
+    def _fetch_fact(self, fact: Fact) -> None:
         self._core.fetch_fact(fact, self._parts.clock())
         self._carry_out()
 

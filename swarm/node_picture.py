@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from swarm.effects import Tell
+from swarm.gossip.content import MODELS_MAX
 from swarm.gossip.gossip import Gossip
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
+from swarm.hosted import Market
 from swarm.hosting import Hosting, Rival
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN
 from swarm.node_view import (
@@ -36,6 +38,8 @@ from swarm.shard.kv_blocks import KvPools
 from swarm.snapshot import ModelView, Snapshot
 from swarm.terms import (
     Address,
+    HubShare,
+    HubState,
     Incarnation,
     LinkSpeed,
     MemberState,
@@ -134,7 +138,31 @@ class Picture:
             shards=self._hosting.shards(),
             leaving=self.leaving,
             departs_in_s=self._hosting.departs_in_s,
+            hub=self._hub_shares(),
         )
+
+    def _hub_shares(self) -> tuple[HubShare, ...]:
+        """Own ones, and names by which others know what is hosted here: so a name outlives whoever
+        brought the model."""
+        own = self._hosting.hub_shares
+        named, hosted = {share.name for share in own}, {s.model_id for s in self._hosting.models()}
+        told = (share for each in self.hub_shares().values() for share in each)
+        learned = {
+            share.name: HubShare(share.name, HubState.HELD, share.model_id, 0)
+            for share in told
+            if share.model_id in hosted and share.name not in named
+        }
+        return (*own, *(learned[name] for name in sorted(learned)))[:MODELS_MAX]
+
+    def hub_shares(self) -> dict[NodeId, tuple[HubShare, ...]]:
+        """What other living members say of models of the hub."""
+        return {
+            member.node: member.static.hub
+            for member in self._gossip.members()
+            if member.node != self._about.node and member.static is not None and member.static.hub
+            if member.state in (MemberState.ALIVE, MemberState.SUSPECT)
+            if not member.static.leaving
+        }
 
     def has_dynamic_moved(self) -> bool:
         """Whether `dynamic` may differ from what it was when this was asked last."""
@@ -257,9 +285,8 @@ class Picture:
     def rivals(self) -> dict[ModelId, list[Rival]]:
         return rivals(self._about.node, self._gossip.members())
 
-    def market(self) -> tuple[dict[ModelId, ModelSpec], dict[ModelId, list[Rival]]]:
-        """All models known, and who holds or wants which layers of them."""
-        return self.known_models(), self.rivals()
+    def market(self) -> Market:
+        return Market(self.known_models(), self.rivals(), self.hub_shares())
 
     def models(
         self, view: SwarmView, token_at: dict[ModelId, float], now: float

@@ -4,24 +4,23 @@ that has no model may get one of the swarm's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from swarm.adoption import Adoption
-from swarm.asks import Announce, Ask, LoadModel, TakePart, UnloadModel
+from swarm.asks import Announce, Ask, LoadModel, TakePart, UnloadModel, WantOfHub
 from swarm.config import Config
 from swarm.departure import Departure
 from swarm.effects import Effect, ToWorker
-from swarm.fetch_facts import FetchFact
-from swarm.hosting import Hosting, Rival, Wish
+from swarm.fetch_facts import Fact
+from swarm.hosted import Market
+from swarm.hosting import Hosting, Wish
+from swarm.hub_wants import HubWants
 from swarm.messages import End, FailureCode, Load, Loaded, Message, Ran, RunFailed
 from swarm.mover import Mover
 from swarm.routing.relay import Relay
 from swarm.routing.worker_watch import TRIAL, WorkerWatch
-from swarm.terms import ModelId, ModelSpec, NodeId
+from swarm.terms import ModelId, NodeId
 from swarm.unloading import Unloading
-
-Market = tuple[Mapping[ModelId, ModelSpec], Mapping[ModelId, Sequence[Rival]]]
-"""All models known, and who holds or wants which layers of them."""
 
 
 class WorkerCare:
@@ -35,6 +34,7 @@ class WorkerCare:
     ) -> None:
         self._market = market
         self._adoption = Adoption(hosting, config.weights, config.shard.settle_s)
+        self._hub = HubWants(me, hosting, config.weights, config.shard.settle_s)
         self._hosting = hosting
         self._relay = relay
         self._watch = WorkerWatch(
@@ -47,7 +47,9 @@ class WorkerCare:
         self._mover = Mover(me, hosting, relay, config.moves, hand_over_s)
         self._unloading = Unloading(hosting, relay, hand_over_s)
         self._departure = Departure(hosting)
-        self._parts = (self._adoption, self._mover, self._unloading, self._departure)
+        self._parts = (
+            self._adoption, self._hub, self._mover, self._unloading, self._departure
+        )  # fmt: skip
         self._loading: dict[ModelId, float] = {}
         self._effects: list[Effect] = []
 
@@ -73,19 +75,25 @@ class WorkerCare:
                 self._adoption.start(cached, now)
             case LoadModel(path, name, layers):
                 self._hosting.load(Wish(path, name, layers))
+            case WantOfHub():
+                self._hub.want(ask, now)
             case UnloadModel(name):
-                self._unloading.begin(name, now)
+                if not self._hub.cancel(name):
+                    self._unloading.begin(name, now)
             case Announce(in_s):
                 self._departure.announce(in_s, now)
 
-    def fetch_fact(self, fact: FetchFact, now: float) -> None:
-        self._adoption.fact(fact, now)
-        self._adoption.look(now)
+    def fetch_fact(self, fact: Fact, now: float) -> None:
+        if not self._hub.fact(fact, now):
+            self._adoption.fact(fact, now)
+        self._replace_given_up(now)
+        self._hub.news(now)
         self._mover.news(now)
 
     def news(self, now: float) -> None:
         """What others serve, or whether they are there, has changed."""
         self._mover.news(now)
+        self._hub.news(now)
 
     def sent(self, order: Message, now: float) -> None:
         """An order has gone to the worker."""
@@ -108,7 +116,8 @@ class WorkerCare:
                     took_s = now - self._loading.pop(message.model_id)
                     self._hosting.load_took(message.model_id, took_s)
                 self._hosting.worker_message(message, now)
-                self._adoption.look(now)
+                self._replace_given_up(now)
+                self._hub.news(now)
                 if isinstance(message, Loaded):
                     self._mover.news(now)
                 return True
@@ -123,13 +132,17 @@ class WorkerCare:
 
     def tick(self, now: float) -> bool:
         """Judge the worker; True when it was given up."""
-        self._adoption.look(now)
+        self._replace_given_up(now)
+        due = self._hub.next_deadline()
+        if due is not None and now >= due:
+            self._hub.tick(self._market().hub_shares, now)
         due = self._adoption.next_deadline()
         if due is not None and now >= due:
-            self._adoption.tick(*self._market(), now)
+            market = self._market()
+            self._adoption.tick(market.specs, market.rivals, now)
         due = self._mover.next_deadline()
         if due is not None and now >= due:
-            self._mover.tick(self._market()[1], now)
+            self._mover.tick(self._market().rivals, now)
         self._departure.tick(now)
         due = self._unloading.next_deadline()
         if due is not None and now >= due:
@@ -141,6 +154,11 @@ class WorkerCare:
             self._watch.wants_trial = False
             self._effects += map(ToWorker, self._hosting.trial(TRIAL) or ())
         return self._hosting.changed
+
+    def _replace_given_up(self, now: float) -> None:
+        for model_id in self._hosting.take_given_up():
+            if not self._hub.given_up(model_id, now):
+                self._adoption.given_up(model_id, now)
 
     def _gone(self, models: tuple[ModelId, ...], reason: str) -> None:
         for model_id in models:

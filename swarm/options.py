@@ -64,6 +64,8 @@ class JoinOptions:
     """The gateway asks for no key, wherever it listens."""
     allow_origin: tuple[str, ...] = ()
     """Origins whose web pages may use the gateway."""
+    hub: tuple[tuple[str, str], ...] = ()
+    """Models that are not on this machine: what the hub calls them, and what they are called."""
     gateway_only: bool = False
     """Without a model of its own, the node takes no layers of one that the swarm has either."""
 

@@ -105,6 +105,35 @@ class ModelSpec:
         return LayerRange(0, self.layer_count)
 
 
+class HubState(Enum):
+    """How far a node is with a model of the Hugging Face hub."""
+
+    WANTED = "wanted"
+    FETCHING = "fetching"
+    WHOLE = "whole"
+    """All of it is on its disk, and being looked at."""
+    HELD = "held"
+    """It is known which model it is."""
+    PAUSED = "paused"
+    """It would not fetch it now, but may yet have it."""
+    UNABLE = "unable"
+    """The hub does not give it to this node."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubShare:
+    """What a node says of a model that its owner named as the hub does, `name` with its revision.
+
+    model_id    empty until it is known
+    done_bytes  while it is fetched: what others see it move by
+    """
+
+    name: str
+    state: HubState
+    model_id: ModelId
+    done_bytes: int
+
+
 class ShardState(Enum):
     """Life of a shard as its node announces it. An INTENDED one may still become another."""
 

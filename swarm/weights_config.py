@@ -40,6 +40,12 @@ class WeightsConfig:
     """A model that could be had but not be served here is tried again after this; doubles each
     time up to `unfit_rest_max_s`. Shorter: a load that fails costs the node some seconds each."""
     unfit_rest_max_s: float = 3600.0
+    hub_progress_s: float = 10.0
+    """How often a node that fetches a model from the hub tells others how far it is."""
+    hub_stall_s: float = 60.0
+    """A node whose download from the hub stands still for this long is passed over for another."""
+    hub_tries_max: int = 5
+    """Times that a download from the hub is begun here; then it is left to others."""
     starved_s: float = 15.0
     """With no source for what is missing for this long, other layers are chosen."""
     uploads_per_peer_max: int = 16

@@ -20,8 +20,13 @@ class HubLike:
     token: str | None = None
     cut_after: dict[str, int] = field(default_factory=dict)
     """Files of which the first answer ends after so many bytes, as when a cable is pulled."""
+    hold_after: dict[str, int] = field(default_factory=dict)
+    """Files of which the first answer stands still after so many bytes, until the asker is gone."""
     sent: list[tuple[str, int]] = field(default_factory=list)
     """Each file that was asked for, and from which byte on."""
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """Of each file, over all answers."""
+    is_holding: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> HubLike:
         hub = self
@@ -89,6 +94,14 @@ class HubLike:
             status = 206
         if body:
             self.sent.append((name, begin))
+            stop = self.hold_after.pop(name, 0)
+            size = min(stop or len(data), len(data) - begin)
+            self.sent_bytes[name] = self.sent_bytes.get(name, 0) + size
+            if stop:
+                self._send(handler, status, data[begin:], headers, body=True, stop_after=stop)
+                self.is_holding.set()
+                handler.rfile.read(1)  # nothing comes: it returns when the connection ends
+                return
             if cut := self.cut_after.pop(name, 0):
                 self._send(handler, status, data[begin:], headers, body=True, stop_after=cut)
                 return

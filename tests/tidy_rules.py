@@ -65,6 +65,7 @@ RANKS: dict[str, int] = {
     "adoption": 5,
     "departure": 5,
     "departure_io": 3,
+    "hub_wants": 5,
     "mover": 5,
     "unloading": 5,
     "node_view": 5,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarm import flags
-from swarm.commands.given_models_io import on_this_machine
+from swarm.commands.given_models_io import told_apart
 from swarm.commands.invite_io import check_invite
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json
 from swarm.discovery.invite import parse_invite
@@ -63,9 +63,9 @@ def join(
 ) -> None:
     """Run this machine's node until Ctrl-C or `swarm leave`."""
     key, peers = _swarm(invite, key, peer or (), open_swarm=open_swarm)
-    paths, names = on_this_machine(model or [], served_model_name or [])
+    paths, names, hub = told_apart(model or [], served_model_name or [])
     options = JoinOptions(
-        model=paths,
+        model=paths, hub=hub,
         layers=None if layers is None else parse_layers(layers),
         memory_bytes=None if memory is None else parse_bytes(memory),
         device=device,

@@ -66,6 +66,11 @@ def _check_static(record: StaticRecord) -> None:
     layer_counts = {spec.model_id: spec.layer_count for spec in record.models}
     for shard in record.shards:
         _check_shard(shard, layer_counts.get(shard.model_id, LAYERS_MAX))
+    _once("hub models", (share.name for share in record.hub), MODELS_MAX)
+    for share in record.hub:
+        _text("hub name", share.name)
+        _text("model_id", share.model_id)
+        _within("done_bytes", share.done_bytes, 0, BYTES_MAX)
 
 
 def _check_dynamic(record: DynamicRecord) -> None:

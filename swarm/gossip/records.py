@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.terms import Address, LinkSpeed, ModelSpec, ShardInfo, ShardSpeed
+from swarm.terms import Address, HubShare, LinkSpeed, ModelSpec, ShardInfo, ShardSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class StaticRecord:
     """Announced departure: no new session may be routed here."""
     departs_in_s: float = 0.0
     """It will leave so long after this was said, about; 0: no such thing is known."""
+    hub: tuple[HubShare, ...] = ()
+    """Models of the hub that this node wants, fetches or has."""
 
 
 @dataclass(frozen=True, slots=True)

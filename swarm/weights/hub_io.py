@@ -1,14 +1,23 @@
 """Fetches a model from the Hugging Face hub into its cache on this machine.
 
+As a program it fetches one for a node, which ends it by closing its standard input, and tells on
+standard output what `hub_fetch_io` reads: `python -m swarm.weights.hub_io NAME [--local]`.
+
 Everything that the `huggingface_hub` library knows holds: HF_ENDPOINT, HF_HOME, HF_TOKEN,
 HF_HUB_OFFLINE, resumed downloads, and locks between processes that want the same file.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import (
     HfApi,
@@ -25,25 +34,35 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from swarm.errors import ConfigError
-from swarm.weights.hub import INDEX_NAME, HubName, files_of, weight_files
+from swarm.weights.hub import INDEX_NAME, SINGLE_NAME, HubName, files_of, hub_name, weight_files
 
 RESERVE_BYTES = 1 << 30
 """Left free on the disk."""
 UNAUTHORIZED = (401, 403)
+SERVER_ERROR = 500
+
+TOLD_INTERVAL_S = 0.5
+"""Between two lines that tell a node how much has come."""
 
 Say = Callable[[str], None]
 
 
-def fetch(name: HubName, say: Say) -> Path:
+class NotHere(ConfigError):
+    """Nor can it be had now; later it may be."""
+
+
+def fetch(name: HubName, say: Say, bar: type[tqdm] | None = None) -> Path:
     """The folder (of a GGUF file: the file) where the model lies now, all of it.
 
     say  told one line before anything is downloaded
+    bar  shows how much of a file has come
     Raises ConfigError, in one sentence, when it cannot be had.
     """
     try:
-        return _cached(name) if constants.HF_HUB_OFFLINE else _fetched(name, say)
+        return cached(name) if constants.HF_HUB_OFFLINE else _fetched(name, say, bar)
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ConfigError(
             f"there is no {name.repo} here, and none that may be read at {constants.ENDPOINT}"
@@ -52,9 +71,10 @@ def fetch(name: HubName, say: Say) -> Path:
     except RevisionNotFoundError as error:
         raise ConfigError(f"{name.repo} has no revision {name.revision} on the hub") from error
     except HfHubHTTPError as error:
-        raise ConfigError(_refusal(name, error)) from error
+        kind = ConfigError if error.response.status_code < SERVER_ERROR else NotHere
+        raise kind(_refusal(name, error)) from error
     except (HTTPError, LocalEntryNotFoundError) as error:
-        raise ConfigError(
+        raise NotHere(
             f"{name} is not here, and {constants.ENDPOINT} cannot be reached: {error}"
         ) from error
     except OSError as error:
@@ -69,7 +89,7 @@ def _refusal(name: HubName, error: HfHubHTTPError) -> str:
     return f"the hub at {constants.ENDPOINT} answered {status} for {name.repo}"
 
 
-def _fetched(name: HubName, say: Say) -> Path:
+def _fetched(name: HubName, say: Say, bar: type[tqdm] | None) -> Path:
     info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     commit = info.sha or name.revision
@@ -82,21 +102,39 @@ def _fetched(name: HubName, say: Say) -> Path:
         needed = sum(sizes[file] for file in lacking)
         _check_room(name, needed)
         say(f"fetching {name} from {constants.ENDPOINT}: {needed / 1e6:,.1f} MB")
-    paths = [Path(hf_hub_download(name.repo, file, revision=commit)) for file in files]
+    paths = [
+        Path(hf_hub_download(name.repo, file, revision=commit, tqdm_class=bar)) for file in files
+    ]
     if lacking:
         # Without a commit's hash: so the cache learns which commit this name stands for now.
         hf_hub_download(name.repo, files[0], revision=name.revision)
     return paths[0] if name.file is not None else paths[0].parent
 
 
-def _cached(name: HubName) -> Path:
+def cached(name: HubName) -> Path:
+    """The same without asking the hub. Raises ConfigError when not all of it is here."""
     found = _in_cache(name, name.file or "config.json", name.revision)
-    if found is None:
+    if found is None or not _is_whole(name, found):
         raise ConfigError(
             f"{name} is neither here nor in the hub's cache on this machine, and HF_HUB_OFFLINE"
             " is set"
         )
     return found if name.file is not None else found.parent
+
+
+def _is_whole(name: HubName, found: Path) -> bool:
+    """Whether the weights are there too."""
+    if name.file is not None:
+        return True
+    index = found.parent / INDEX_NAME
+    if not index.exists():
+        return (found.parent / SINGLE_NAME).exists()
+    here = {path.name: 0 for path in found.parent.iterdir()}
+    try:
+        weight_files(name, index.read_bytes(), here)
+    except ConfigError:
+        return False
+    return True
 
 
 def _in_cache(name: HubName, file: str, revision: str | None) -> Path | None:
@@ -113,3 +151,51 @@ def _check_room(name: HubName, needed: int) -> None:
             f"{name} needs {needed >> 20} MiB on the disk of {cache}, where {free >> 20} MiB are"
             f" free and {RESERVE_BYTES >> 20} MiB stay free"
         )
+
+
+# -------------------------------------------------------------------- as a program
+
+
+class _Told(tqdm):
+    """A progress bar that shows nothing and tells the node."""
+
+    total_bytes = 0
+    told_at = 0.0
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        keywords["disable"] = True
+        super().__init__(*arguments, **keywords)  # type: ignore[no-untyped-call]
+
+    def update(self, n: float | None = 1) -> bool | None:
+        _Told.total_bytes += int(n or 0)
+        now = time.monotonic()
+        if now - _Told.told_at >= TOLD_INTERVAL_S:
+            _Told.told_at = now
+            _tell(done=_Told.total_bytes)
+        return None
+
+
+def _tell(**fields: object) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main(text: str, *, is_local: bool) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    name = hub_name(text)
+    assert name is not None, text
+    try:
+        path = cached(name) if is_local else fetch(name, lambda line: _tell(said=line), _Told)
+    except ConfigError as error:
+        _tell(failed=str(error), is_final=not isinstance(error, NotHere))
+    else:
+        _tell(path=str(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], is_local="--local" in sys.argv[2:])

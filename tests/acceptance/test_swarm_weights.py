@@ -89,18 +89,40 @@ def test_nodes_without_files_cover_the_model_twice(tmp_path: Path, model: Path) 
         assert answer.ids == ids
 
 
-def test_a_model_of_the_hub_is_served_under_its_name_and_handed_on(
+def test_of_several_that_want_it_of_the_hub_one_fetches_it_and_is_followed_when_it_dies(
     tmp_path: Path, model: Path
 ) -> None:
-    """One machine fetches it from the hub, the next one from that machine."""
+    """The first is killed half-way; its successor fetches all, the last one its layers of that."""
     files = {file.name: file.read_bytes() for file in model.iterdir()}
+    weights = "model.safetensors"
+    size = len(files[weights])
+    memory = ("--memory", str(int((0.75 * size) / 0.7) + (256 << 20)))
     body = {**BODY, "model": "some/model"}
-    with HubLike({"some/model": files}) as hub, Swarm(tmp_path) as swarm:
-        at = (("HF_ENDPOINT", hub.url), ("HF_HUB_CACHE", str(tmp_path / "hub")))
-        first = swarm.start(NodePlan("first", Path("some/model"), environment=at))
-        layers_of(swarm, first)
-        second = swarm.start(NodePlan("second", takes_part=True))
-        layers_of(swarm, second)
-        assert second.ask(**body).finish().ids == first.ask(**body).finish().ids
-        weights = [begin for name, begin in hub.sent if name == "model.safetensors"]
-    assert weights == [0]
+    with (
+        HubLike({"some/model": files}, hold_after={weights: size // 2}) as hub,
+        Swarm(tmp_path) as swarm,
+    ):
+        nodes = []
+        for name in ("first", "second", "third"):
+            cache = str(tmp_path / f"hub-{name}")
+            at = (("HF_ENDPOINT", hub.url), ("HF_HUB_CACHE", cache))
+            plan = NodePlan(name, Path("some/model"), environment=at, extra=memory)
+            nodes.append(swarm.start(plan))
+        swarm.wait(hub.is_holding.is_set, "one to fetch it")
+        (fetching,) = [n for n in nodes if any(e["event"] == "hub.fetch" for e in n.notes)]
+        fetching.kill()
+        left = [node for node in nodes if node is not fetching]
+        held = {node.name: layers_of(swarm, node) for node in left}
+        covered = {n for layers in held.values() for n in range(layers.start, layers.stop)}
+        assert covered == set(range(LAYERS))
+        (successor,) = [n for n in left if any(e["event"] == "hub.fetch" for e in n.notes)]
+        (last,) = [node for node in left if node is not successor]
+        (stored,) = ModelStore(last.home / "models", 0, 0).models()
+        found = {f.name: f.stat().st_size for f in stored.path.glob("*.safetensors")}
+        wanted = expected_files(model, tmp_path / "hashes", held[last.name])
+        assert found == {name: plan.byte_count for name, plan in wanted.items()}
+        assert len(held[last.name]) < LAYERS
+        swarm.wait(lambda: shard_of(last.state(), successor), "the last to hear of the other")
+        ids = last.ask(**body).finish().ids
+        assert len(ids) == 24 and successor.ask(**body).finish().ids == ids
+        assert hub.sent_bytes[weights] == size // 2 + size

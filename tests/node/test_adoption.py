@@ -32,6 +32,10 @@ class Bench:
     def effects(self) -> list[Effect]:
         return self.hosting.take_effects() + self.adoption.take_effects()
 
+    def look(self) -> None:
+        for model_id in self.hosting.take_given_up():
+            self.adoption.given_up(model_id, self.now)
+
     def chosen(self) -> ModelId | None:
         """What it takes at this moment."""
         self.adoption.tick(SPECS, {}, self.now)
@@ -58,7 +62,7 @@ class Bench:
         self.adoption.fact(LayersFetched(spec.model_id, self.ordered.layers), self.now)
         failed = WorkerFailed(f"/models/{spec.model_id}", "it is of no use")
         self.hosting.worker_message(failed, self.now)
-        self.adoption.look(self.now)
+        self.look()
         return self.effects()
 
 
@@ -104,7 +108,7 @@ def test_weights_that_cannot_be_kept_end_the_same_way() -> None:
     bench.chosen()
     bench.fetch(FIRST)
     bench.adoption.fact(FetchFailed(FIRST.model_id, "no room", is_final=True), bench.now)
-    bench.adoption.look(bench.now)
+    bench.look()
     assert DropModel(FIRST.model_id) in bench.effects()
     assert bench.chosen() == SECOND.model_id
 
@@ -115,7 +119,7 @@ def test_what_its_owner_unloads_is_let_go_too_and_nothing_else_is_taken() -> Non
     bench.fetch(FIRST)
     assert bench.hosting.retire(FIRST.name) == FIRST.model_id
     bench.hosting.release(FIRST.model_id)
-    bench.adoption.look(bench.now)
+    bench.look()
     assert DropModel(FIRST.model_id) in bench.effects()
     bench.now += 10 * REST_S
     assert bench.chosen() is None
