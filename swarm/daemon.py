@@ -50,6 +50,7 @@ from swarm.link.keyring import KeyRing
 from swarm.link.link_io import Peer
 from swarm.link.sockets_io import aes_in_hardware
 from swarm.link.tcp_io import Surroundings, TcpLinks
+from swarm.link.webrtc_io import find_maker
 from swarm.messages import PROTOCOL_MAX, PROTOCOL_MIN, KeyNotice, Message, Receipt, Receipts
 from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
@@ -145,6 +146,9 @@ def _config(home: Home, options: JoinOptions) -> Config:
     if options.allow_origin:
         flags["gateway"]["allow_origins"] = ",".join(options.allow_origin)
     config = load_config(home.config_text, os.environ, flags)
+    if find_maker(config.link) is None:
+        # So that nothing is tried that cannot come about.
+        config = dataclasses.replace(config, link=dataclasses.replace(config.link, webrtc="off"))
     for name, known in CHOICES.items():
         value = getattr(config.shard, name)
         if value not in known:
@@ -226,7 +230,11 @@ class _Node:
         loop = asyncio.get_running_loop()
         watch = InterfaceWatch(config.discovery.interface_rescan_s, self._interfaces_changed)
         surroundings = Surroundings(
-            time.monotonic, secrets.token_bytes, self._console.note, wall_clock=time.time
+            time.monotonic,
+            secrets.token_bytes,
+            self._console.note,
+            wall_clock=time.time,
+            make_wire=find_maker(config.link),
         )
         credentials = Credentials(
             self._identity,

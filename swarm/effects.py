@@ -38,6 +38,13 @@ class DialVia:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """Try to have a WebRTC data channel take the place of the relayed link to `peer`."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class CloseLink:
     peer: NodeId
     reason: str
@@ -188,6 +195,7 @@ Effect = (
     Send
     | Dial
     | DialVia
+    | OpenChannel
     | CloseLink
     | ToWorker
     | StartWorker

@@ -9,8 +9,9 @@ on peer links (inside one AEAD record) and on the socketpair between daemon and 
 Only messages that declare a `payload` field may carry payload bytes.
 
 Those about sessions stand in `session_messages`, those about weights in `weight_messages`, those
-about relayed links in `relay_messages`, those between a daemon and its worker in `worker_messages`,
-what all are made of in `message_base`; all names are imported from here.
+about relayed links in `relay_messages` and about channels in `channel_messages`, those between a
+daemon and its worker in `worker_messages`, what all are made of in `message_base`; all names
+are imported from here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 from swarm import shapes
+from swarm.channel_messages import ChannelAnswer as ChannelAnswer
+from swarm.channel_messages import ChannelCandidate as ChannelCandidate
+from swarm.channel_messages import ChannelEnd as ChannelEnd
+from swarm.channel_messages import ChannelOffer as ChannelOffer
+from swarm.channel_messages import ChannelRefused as ChannelRefused
 from swarm.errors import LocalProtocolError, RemoteProtocolError
 from swarm.key_messages import KEY_SECRET_BYTES as KEY_SECRET_BYTES
 from swarm.key_messages import KeyNotice as KeyNotice
@@ -331,6 +337,7 @@ _PEER_KINDS: tuple[type[Message], ...] = (
     MirrorTo, History, Receipt, Receipts, Step, FileRequest, FileChunk,
     HoldingRequest, Holding, PieceRequest, PieceRefused, PieceSlice,
     RelayOpen, RelayOffer, RelayRefused, RelayLeg, KeyNotice,
+    ChannelOffer, ChannelAnswer, ChannelRefused,
 )  # fmt: skip
 _WORKER_KINDS: tuple[type[Message], ...] = (
     Inspect, Inspected, Load, LoadProgress, Loaded, WorkerFailed,

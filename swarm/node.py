@@ -63,6 +63,7 @@ from swarm.terms import (
     Order,
     SessionId,
     ShardState,
+    Way,
 )
 
 
@@ -154,13 +155,12 @@ class NodeCore:
         incarnation: Incarnation,
         address: Address | None,
         now: float,
-        *,
-        via: NodeId | None = None,
+        way: Way,
     ) -> None:
-        """`address`: where the peer was dialled; None when it dialled us. `via`: by whose way."""
-        self._picture.link_up(peer, via)
+        """`address`: where the peer was dialled; None when it dialled us."""
+        self._picture.link_up(peer, way)
         self._gossip.link_up(peer, incarnation, now, is_dialled=address is not None)
-        self._ways.link_up(peer, address, via, now)
+        self._ways.link_up(peer, address, way, now)
         self._gossip.seeds(self._book.seed_nodes())
         self._out.append(SavePeers(self._book.remembered()))
         self._origins.joined(peer)
@@ -279,7 +279,7 @@ class NodeCore:
         self._now = now
         if _is_due(self._gossip.next_deadline(), now):
             self._gossip.tick(now)
-        if _is_due(self._book.next_deadline(), now):
+        if _is_due(self._ways.next_deadline(), now):
             self._ways.tick(self._in_use, now)
         if _is_due(self._hosting.next_deadline(), now):
             self._hosting.tick(self._picture.rivals(), now)
@@ -300,7 +300,7 @@ class NodeCore:
             self._settle(now)
 
     def next_deadline(self) -> float | None:
-        parts = (*self._parts, self._gossip, self._book, self._reach)
+        parts = (*self._parts, self._gossip, self._ways, self._reach)
         moments = [part.next_deadline() for part in parts]
         moments.append(self._sentinel.penalties.next_expiry())
         return min((moment for moment in moments if moment is not None), default=None)

@@ -24,6 +24,7 @@ from swarm.effects import (
     FetchLayers,
     FetchModel,
     Finished,
+    OpenChannel,
     Reply,
     SaveIncarnation,
     SavePeers,
@@ -50,7 +51,7 @@ from swarm.messages import (
 )
 from swarm.model_files_io import LocalFiles, ModelFiles
 from swarm.node import NodeCore
-from swarm.node_links_io import link_speeds, vitals
+from swarm.node_links_io import link_speeds, order, vitals
 from swarm.node_streams_io import GenerationIo as GenerationIo
 from swarm.node_streams_io import NoteStream as NoteStream
 from swarm.node_weights_io import weight_ports
@@ -59,7 +60,7 @@ from swarm.routing.alternatives import alternatives
 from swarm.routing.cost import PlanRequest
 from swarm.shard.worker_client_io import WorkerPort
 from swarm.snapshot import ModelView, RouteCost, Snapshot
-from swarm.terms import Address, ModelId, NodeId, Order, SessionId, short
+from swarm.terms import Address, LinkKind, ModelId, NodeId, Order, SessionId, Way, short
 from swarm.weights.hub_fetch_io import HubFetches
 from swarm.weights.store_io import ModelStore
 from swarm.weights.weights_io import Weights
@@ -179,10 +180,9 @@ class NodeIo:
     # ------------------------------------------------------------ LinkEvents, DiscoveryEvents
 
     def link_up(self, peer: Peer) -> None:
-        dialled = peer.address if peer.dialled else None
-        if peer.via is not None:
-            dialled = None
-        self._core.link_up(peer.node, peer.incarnation, dialled, self._now(), via=peer.via)
+        dialled = peer.address if peer.dialled and peer.kind is LinkKind.DIRECT else None
+        way = Way(peer.kind, peer.via)
+        self._core.link_up(peer.node, peer.incarnation, dialled, self._now(), way)
         self._link_came.set()
         self._carry_out()
 
@@ -350,15 +350,8 @@ class NodeIo:
         match effect:
             case Send():
                 self._send(effect.peer, effect.message)
-            case Dial():
-                if self._links is not None:
-                    self._links.dial(effect.addresses, effect.expected)
-            case DialVia():
-                if self._links is not None:
-                    self._links.dial_via(effect.peer, effect.via)
-            case CloseLink():
-                if self._links is not None:
-                    self._links.close(effect.peer, effect.reason)
+            case Dial() | DialVia() | OpenChannel() | CloseLink():
+                order(self._links, effect)
             case ToWorker():
                 self._to_worker(effect.message)
             case StartWorker():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
+from swarm.effects import CloseLink, Dial, DialVia, OpenChannel
 from swarm.link.link_io import Links
 from swarm.link.traffic import KINDS, TrafficCounts
 from swarm.snapshot import Vitals
-from swarm.terms import LinkSpeed
+from swarm.terms import LinkKind, LinkSpeed
 
 
 def vitals(links: Links | None, stalls: int, stall_s: float) -> Vitals:
@@ -26,4 +28,21 @@ def link_speeds(links: Links | None, unknown_goodput_bytes_s: float) -> Iterator
         stats = links.stats(peer.node) if links is not None else None
         if stats is not None and stats.rtt_s is not None:
             goodput_bytes_s = stats.goodput_bytes_s or unknown_goodput_bytes_s
-            yield LinkSpeed(peer.node, stats.rtt_s, goodput_bytes_s, peer.via is not None)
+            is_relayed, is_channel = (peer.kind is k for k in (LinkKind.RELAYED, LinkKind.WEBRTC))
+            yield LinkSpeed(peer.node, stats.rtt_s, goodput_bytes_s, is_relayed, is_channel)
+
+
+def order(links: Links | None, effect: Dial | DialVia | OpenChannel | CloseLink) -> None:
+    if links is None:
+        return
+    match effect:
+        case Dial(addresses, expected):
+            links.dial(addresses, expected)
+        case DialVia(peer, via):
+            links.dial_via(peer, via)
+        case OpenChannel(peer):
+            links.open_channel(peer)
+        case CloseLink(peer, reason):
+            links.close(peer, reason)
+        case _:
+            assert_never(effect)

@@ -41,11 +41,13 @@ from swarm.terms import (
     HubShare,
     HubState,
     Incarnation,
+    LinkKind,
     LinkSpeed,
     MemberState,
     ModelId,
     ModelSpec,
     NodeId,
+    Way,
 )
 
 HOLDERS_DIALLED = 2
@@ -75,7 +77,7 @@ class Picture:
         self._pools = pools
         self.links: dict[NodeId, LinkSpeed | None] = {}
         self.relayed: dict[NodeId, NodeId] = {}
-        """Of these, those that go by way of another peer, and of which."""
+        """Of these, those that are not direct, and which other peer they go or were made by."""
         self.addresses = about.addresses
         self.leaving = False
         self.changed = True
@@ -88,10 +90,10 @@ class Picture:
 
     # ------------------------------------------------------------ links
 
-    def link_up(self, peer: NodeId, via: NodeId | None) -> None:
+    def link_up(self, peer: NodeId, way: Way) -> None:
         self.links[peer] = None
-        if via is not None:
-            self.relayed[peer] = via
+        if way.via is not None:
+            self.relayed[peer] = way.via
         self._links_revision += 1
         self.changed = True
 
@@ -111,7 +113,7 @@ class Picture:
                 continue
             told = member.dynamic.links if member.dynamic is not None else ()
             theirs = next((link for link in told if link.peer == peer), None)
-            if theirs is not None and theirs.relayed:
+            if theirs is not None and theirs.kind is not LinkKind.DIRECT:
                 continue
             rtt_s = (own.rtt_s if own else 0.0) + (theirs.rtt_s if theirs else 0.0)
             ranked.append((theirs is None, rtt_s, middle))

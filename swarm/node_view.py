@@ -212,7 +212,7 @@ def link_views(
     pairs: dict[tuple[NodeId, NodeId], LinkView] = {}
     for node, link in told:
         pair = (min(node, link.peer), max(node, link.peer))
-        view = LinkView(node, link.peer, link.rtt_s, link.goodput_bytes_s, link.relayed)
+        view = LinkView(node, link.peer, link.rtt_s, link.goodput_bytes_s, link.kind)
         pairs.setdefault(pair, view)
     return tuple(pairs[pair] for pair in sorted(pairs))
 

@@ -1,6 +1,7 @@
 """How a node gets links: addresses to dial, links that sessions need, ways by third nodes. Pure.
 
-Joins the address book, `Reach` and `Detours`; what they order comes out of `take_effects`.
+Joins the address book, `Reach`, `Detours` and `Upgrades`; what they order comes out of
+`take_effects`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from typing import Protocol
 from swarm.config import Config
 from swarm.discovery.addresses import AddressBook, Source
 from swarm.discovery.detours import Detours
-from swarm.effects import Dial, DialVia, Effect
+from swarm.discovery.upgrades import Upgrades
+from swarm.effects import Dial, DialVia, Effect, OpenChannel
 from swarm.routing.reach import Reach
-from swarm.terms import Address, NodeId
+from swarm.terms import Address, LinkKind, LinkSpeed, NodeId, Way
 
 
 class Sight(Protocol):
     """What is known of others."""
 
     @property
-    def links(self) -> Mapping[NodeId, object]: ...
+    def links(self) -> Mapping[NodeId, LinkSpeed | None]: ...
 
     @property
     def relayed(self) -> Mapping[NodeId, NodeId]:
-        """Peers whose links go by way of others, and of whom."""
+        """Peers whose links are not direct, and which others they go or were made by."""
 
     def middles(self, peer: NodeId) -> list[NodeId]:
         """Peers linked directly that may have a link to `peer`, the best first."""
@@ -38,6 +40,7 @@ class Ways:
         self.book = AddressBook(me, config.discovery, rng)
         self.reach = Reach(config.routing, sight.links)
         self._detours = Detours()
+        self._upgrades = Upgrades(me, config.link)
         self._sight = sight
         self._out: list[Effect] = []
 
@@ -61,15 +64,15 @@ class Ways:
         effects, self._out = self._out, []
         return effects
 
-    def link_up(
-        self, peer: NodeId, address: Address | None, via: NodeId | None, now: float
-    ) -> None:
-        self.book.link_up(peer, address, now, is_relayed=via is not None)
-        self._detours.linked(peer, via)
+    def link_up(self, peer: NodeId, address: Address | None, way: Way, now: float) -> None:
+        self.book.link_up(peer, address, now, is_relayed=way.kind is not LinkKind.DIRECT)
+        self._detours.linked(peer, way.via)
+        self._upgrades.linked(peer, way.kind, now)
 
     def link_down(self, peer: NodeId, *, orderly: bool, now: float) -> None:
         """Told before `Sight` forgets what the link was like."""
         self.book.link_down(peer, now)
+        self._upgrades.down(peer, now)
         if peer in self._sight.relayed and not orderly:
             self._seek(peer)
 
@@ -123,12 +126,19 @@ class Ways:
         return self.reach.take_lost()
 
     def tick(self, in_use: frozenset[NodeId], now: float) -> None:
-        """A relayed link is not replaced while sessions use it: they would have to move."""
+        """A link that is not direct is not replaced while sessions use it: they would have to
+        move."""
         for order in self.book.tick(now):
             if not isinstance(order, Dial) or not (
                 order.expected in self._sight.relayed and order.expected in in_use
             ):
                 self._out.append(order)
+        self._out += map(OpenChannel, self._upgrades.tick(self._sight.links, in_use, now))
+
+    def next_deadline(self) -> float | None:
+        """Of `tick`."""
+        moments = (self.book.next_deadline(), self._upgrades.next_deadline())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _seek(self, peer: NodeId) -> None:
         via = self._detours.seek(peer, self._sight.middles(peer))

@@ -9,6 +9,7 @@ from swarm.terms import (
     Epoch,
     Incarnation,
     LayerRange,
+    LinkKind,
     MemberState,
     ModelSpec,
     NodeId,
@@ -65,8 +66,7 @@ class LinkView:
     peer: NodeId
     rtt_s: float
     goodput_bytes_s: float
-    relayed: bool = False
-    """It goes by way of a third node."""
+    kind: LinkKind = LinkKind.DIRECT
 
 
 @dataclass(frozen=True, slots=True)

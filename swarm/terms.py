@@ -6,7 +6,7 @@ Pure leaf: imports nothing of the project but `errors`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NewType
 
 NodeId = NewType("NodeId", str)
@@ -197,6 +197,27 @@ class PoolKind:
     """Blocks of an answer serve as a prefix too, not only those of its prompt."""
 
 
+class LinkKind(IntEnum):
+    """How a link goes, the better way first."""
+
+    DIRECT = 0
+    WEBRTC = 1
+    """A data channel, agreed upon by way of a third node and independent of it since."""
+    RELAYED = 2
+
+    @property
+    def text(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a link goes. `via`: the third node of a relayed one, or by whom a channel was made."""
+
+    kind: LinkKind = LinkKind.DIRECT
+    via: NodeId | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
     """Measured quality of the link between the record's author and `peer`."""
@@ -206,6 +227,14 @@ class LinkSpeed:
     goodput_bytes_s: float
     relayed: bool = False
     """The link goes by way of a third node; the figures are those of the whole way."""
+    webrtc: bool = False
+    """It is a WebRTC data channel."""
+
+    @property
+    def kind(self) -> LinkKind:
+        if self.webrtc:
+            return LinkKind.WEBRTC
+        return LinkKind.RELAYED if self.relayed else LinkKind.DIRECT
 
 
 @dataclass(frozen=True, slots=True)

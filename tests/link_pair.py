@@ -8,10 +8,11 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import aioice.ice
 import uvloop
 
 from swarm.config import LinkConfig
@@ -19,9 +20,10 @@ from swarm.link.handshake import Credentials, ProtocolRange
 from swarm.link.identity import Identity, SwarmKey
 from swarm.link.link_io import Peer
 from swarm.link.tcp_io import Surroundings, TcpLinks
+from swarm.link.webrtc_io import find_maker
 from swarm.messages import Message
 from swarm.notes import Note
-from swarm.terms import Address, Incarnation, NodeId
+from swarm.terms import Address, Incarnation, LinkKind, NodeId
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -45,6 +47,9 @@ class Recorder:
         self.on_message: Callable[[NodeId, Message], None] = lambda peer, message: None
         self.faults_expected = 0
         """An assertion that fails inside an event ends as one of these, so they are counted."""
+        self.upgrade: Callable[[NodeId], None] | None = None
+        """Told of each relayed link that is dialled here; these themselves are then not shown."""
+        self._relayed: set[NodeId] = set()
         self._changed = asyncio.Event()
         self._hidden: set[NodeId] = set()
 
@@ -55,8 +60,17 @@ class Recorder:
         self.log = [entry for entry in self.log if node not in entry]
         self.notes.clear()
 
+    def passes_over(self, node: NodeId) -> bool:
+        """Whether its link is one that is about to give way to a channel."""
+        return node in self._relayed
+
     def link_up(self, peer: Peer) -> None:
         if peer.node in self._hidden:
+            return
+        if self.upgrade is not None and peer.kind is LinkKind.RELAYED:
+            self._relayed.add(peer.node)
+            if peer.dialled:
+                self.upgrade(peer.node)
             return
         assert peer.node not in self.up, "two ups in a row"
         self.up[peer.node] = peer
@@ -65,17 +79,22 @@ class Recorder:
     def link_down(self, peer: NodeId, cause: str, orderly: bool) -> None:
         if peer in self._hidden:
             return
+        if peer in self._relayed:
+            self._relayed.discard(peer)
+            return
         del self.up[peer]
         self._add("down", peer, cause, orderly)
 
     def message_received(self, peer: NodeId, message: Message) -> None:
+        if peer in self._relayed:
+            return
         assert peer in self.up
         self.messages.append((peer, message))
         self.on_message(peer, message)
         self._changed.set()
 
     def heard(self, peer: NodeId) -> None:
-        if peer in self._hidden:
+        if peer in self._hidden or peer in self._relayed:
             return
         assert peer in self.up
         self.heard_count += 1
@@ -164,7 +183,9 @@ class Build:
     config: LinkConfig = CONFIG
 
 
-def tcp_links(build: Build, identity: Identity, events: Recorder) -> TcpLinks:
+def tcp_links(
+    build: Build, identity: Identity, events: Recorder, *, with_channels: bool = False
+) -> TcpLinks:
     credentials = Credentials(
         identity,
         build.key,
@@ -173,12 +194,13 @@ def tcp_links(build: Build, identity: Identity, events: Recorder) -> TcpLinks:
         protocol=build.protocol,
         instance=build.instance,
     )
-    surroundings = Surroundings(time.monotonic, os.urandom, events.note)
+    make_wire = find_maker(LinkConfig(webrtc="on")) if with_channels else None
+    surroundings = Surroundings(time.monotonic, os.urandom, events.note, make_wire=make_wire)
     return TcpLinks(credentials, build.config, events, surroundings)
 
 
 HUB = Build(protocol=ProtocolRange(1, 9), config=dataclasses.replace(CONFIG, relay_bytes_s=1 << 40))
-KINDS = ("tcp", "relayed")
+KINDS = ("tcp", "relayed", "webrtc")
 HUB_SEED = 1 << 64
 
 
@@ -199,10 +221,12 @@ class Bench:
         identity = Identity(seed.to_bytes(32, "big"))
         self.seeds[identity.node_id] = seed
         events = Recorder()
-        links = tcp_links(build, identity, events)
+        links = tcp_links(build, identity, events, with_channels=self._kind == "webrtc")
+        if self._kind == "webrtc":
+            events.upgrade = links.open_channel
         address = await links.listen("127.0.0.1", 0)
         node = LinkNode(links, events, address, identity)
-        if self._kind == "relayed" and build.key == KEY:
+        if self._kind != "tcp" and build.key == KEY:
             await self._join_hub(node)
         self._nodes.append(node)
         return node
@@ -269,6 +293,17 @@ class Pair:
     right: LinkNode
 
 
+@contextlib.contextmanager
+def loopback_only() -> Iterator[None]:
+    """Channels leave the one address out that every machine has."""
+    usual = aioice.ice.get_host_addresses
+    aioice.ice.get_host_addresses = lambda use_ipv4, use_ipv6: ["127.0.0.1"]
+    try:
+        yield
+    finally:
+        aioice.ice.get_host_addresses = usual
+
+
 def run(loop_name: str, kind: str, scenario: Callable[[Bench], Awaitable[None]]) -> None:
     """Run a scenario on a loop; nothing may reach the loop's exception handler or be left over."""
     trouble: list[dict[str, Any]] = []
@@ -285,7 +320,7 @@ def run(loop_name: str, kind: str, scenario: Callable[[Bench], Awaitable[None]])
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         assert not left, left
 
-    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+    with loopback_only(), asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
         runner.run(main())
     assert not trouble, trouble
 

@@ -66,6 +66,7 @@ from swarm.terms import (
     Sampling,
     SessionId,
     ShardSpeed,
+    Way,
 )
 
 VOCAB = 997
@@ -472,7 +473,9 @@ class World:
             self._drop(node, peer.id, "replaced")
         node.links.add(peer.id)
         node.put(
-            lambda c, now: c.link_up(peer.id, Incarnation(peer.incarnation), peer.address, now)
+            lambda c, now: c.link_up(
+                peer.id, Incarnation(peer.incarnation), peer.address, now, Way()
+            )
         )
         node.put(lambda c, now: c.link_measured(LinkSpeed(peer.id, 0.001, 1e8), now))
 

@@ -93,12 +93,12 @@ class Lan:
         _ip("-n", self.hosts[index], "addr", "add", f"{address}/24", "dev", "eth0")
         _ip("-n", self.hosts[index], "route", "replace", "default", "dev", "eth0")
 
-    def part(self, one: int, other: int) -> None:
-        """The two hosts drop all that comes from each other, as isolated clients of one radio do:
-        nobody is told."""
+    def part(self, one: int, other: int, protocol: str = "all") -> None:
+        """The two hosts drop all that comes from each other, as isolated clients of one radio do,
+        or only `protocol` (tcp, udp), as a firewall does: nobody is told."""
         for here, there in ((one, other), (other, one)):
-            rule = ["iptables", "-w", "-A", "INPUT", "-s", self.address(there), "-j", "DROP"]
-            _ip("netns", "exec", self.hosts[here], *rule)
+            rule = ["iptables", "-w", "-A", "INPUT", "-s", self.address(there), "-p", protocol]
+            _ip("netns", "exec", self.hosts[here], *rule, "-j", "DROP")
 
     def connect_inside(self, index: int) -> _Inside:
         return _Inside(self.hosts[index])

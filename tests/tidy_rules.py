@@ -18,6 +18,7 @@ PARAMETERS_MAX = 6
 
 LEAVES = (
     "asks",
+    "channel_messages",
     "config",
     "effects",
     "fetch_facts",

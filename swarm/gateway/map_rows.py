@@ -73,6 +73,7 @@ def sorted_nodes(state: Json, sort: Sort, *, backwards: bool = False) -> list[Js
     return known + [node for node in state["nodes"] if key(node) is None]
 
 
+DIRECT = "direct"
 STATES = {"dead": 0, "suspect": 1, "left": 2, "alive": 3}
 """Trouble first."""
 
@@ -118,11 +119,12 @@ def node_lines(
 
 
 def link_lines(state: Json, width: int, wanted: str = "") -> list[Text]:
-    """Each measured pair of nodes, the slowest first."""
+    """Each measured pair of nodes, the slowest first; with their ways where not all are direct."""
     names = {node["id"]: node["name"] or short(node["id"]) for node in state["nodes"]}
-    name = max(8, min(20, (width - 22) // 2))
+    ways = {link.get("kind", DIRECT) for link in state["links"]} - {DIRECT}
+    name = max(8, min(20, (width - (30 if ways else 22)) // 2))
     cells = [Cell("from", name), Cell("to", name), Cell("rtt ms", 6, True)]
-    cells.append(Cell("goodput", 10, True))
+    cells += [Cell("goodput", 10, True), *([Cell("way", 7)] if ways else [])]
     lines = [_head(cells, width)]
     for link in sorted(state["links"], key=lambda link: -link["rtt_ms"]):
         ends = [names.get(link[end], short(link[end])) for end in ("node", "peer")]
@@ -132,6 +134,7 @@ def link_lines(state: Json, width: int, wanted: str = "") -> list[Text]:
                 "to": ends[1],
                 "rtt ms": milliseconds(link["rtt_ms"]),
                 "goodput": rate(link["goodput_bytes_s"]),
+                "way": link.get("kind", DIRECT),
             }
             lines.append(_line(cells, values, {}, width))
     return lines

@@ -20,7 +20,7 @@ from swarm.effects import Failed, Finished, Generated, SessionEvent, Stalled, St
 from swarm.messages import FailureCode
 from swarm.notes import Note
 from swarm.snapshot import LegView, ModelView, Snapshot, Vitals
-from swarm.terms import LAYERS_MAX, MemberState, ModelId, ShardState
+from swarm.terms import LAYERS_MAX, LinkKind, MemberState, ModelId, ShardState
 
 Samples = Sequence[tuple[tuple[str, ...], float]]
 """Label values and a value each."""
@@ -67,6 +67,7 @@ FAMILIES = {
         Family("swarm_build_info", "gauge", "Always 1.", ("version",)),
         Family("swarm_members", "gauge", "Nodes known here.", ("state",)),
         Family("swarm_links", "gauge", "Nodes linked to this one."),
+        Family("swarm_links_measured", "gauge", "Own links, by how they go.", ("kind",)),
         Family("swarm_model_covered", "gauge", "1 while all of a model is served.", _MODEL),
         Family("swarm_model_layers_missing", "gauge", "Layers that nobody serves.", _MODEL),
         Family("swarm_model_replicas_min", "gauge", "Servers of the rarest layer.", _MODEL),
@@ -255,6 +256,8 @@ class StateCollector(Collector):
         states = Tallies(view.state for view in snapshot.nodes)
         yield _samples("swarm_members", [((state.value,), states[state]) for state in MemberState])
         yield _samples("swarm_links", [((), sum(view.linked for view in snapshot.nodes))])
+        ways = Tallies(view.kind for view in snapshot.links if snapshot.node == view.node)
+        yield _samples("swarm_links_measured", [((kind.text,), ways[kind]) for kind in LinkKind])
         yield _samples("swarm_build_info", [((snapshot.version,), 1)])
 
     def _cover(self, snapshot: Snapshot) -> Iterator[Metric]:

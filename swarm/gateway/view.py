@@ -18,7 +18,7 @@ from swarm.snapshot import (
     ShardView,
     Snapshot,
 )
-from swarm.terms import LayerRange, MemberState, ModelId, NodeId, Route, StepTimes
+from swarm.terms import LayerRange, LinkKind, MemberState, ModelId, NodeId, Route, StepTimes
 
 Json = dict[str, Any]
 ID_LETTERS = 4
@@ -189,7 +189,8 @@ def _link(view: LinkView) -> Json:
         "peer": view.peer,
         "rtt_ms": _ms(view.rtt_s),
         "goodput_bytes_s": view.goodput_bytes_s,
-        "relayed": view.relayed,
+        "kind": view.kind.text,
+        "relayed": view.kind is LinkKind.RELAYED,
     }
 
 

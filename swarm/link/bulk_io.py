@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.link.connection_io import Connection
-from swarm.link.dial_io import Dialler
+from swarm.link.dial_io import Destination, Dialler
 from swarm.link.lanes import LinkTable
 from swarm.link.link_io import LinkEvents
 from swarm.link.live_io import LiveLink
 from swarm.messages import Lane
-from swarm.terms import NodeId
+from swarm.terms import Address, LinkKind, NodeId
 
 IDLE = "no weights were asked for any more"
 REPLACED = "another bulk lane took its place"
@@ -36,6 +36,7 @@ class BulkLanes:
     def __init__(self, ports: BulkPorts, idle_s: float) -> None:
         self._ports = ports
         self._idle_s = idle_s
+        self._turn = 0
         self._lanes: dict[NodeId, Connection] = {}
         self._dials: dict[NodeId, Connection] = {}
         self._moved: dict[NodeId, tuple[int, float]] = {}
@@ -48,7 +49,7 @@ class BulkLanes:
             return
         if peer not in self._lanes and peer not in self._dials:
             self._dials[peer] = self._ports.dialler.open_further_lane(
-                link.control, Lane.BULK, binding
+                Lane.BULK, binding, self._way_to(link)
             )
 
     def has_room(self, peer: NodeId) -> bool:
@@ -105,6 +106,19 @@ class BulkLanes:
                 self._moved[peer] = (moved, now)
             elif now - self._moved[peer][1] >= self._idle_s:
                 self._drop(peer, IDLE)
+
+    def _way_to(self, link: LiveLink) -> Destination:
+        """As its other lanes go; beside a data channel by way of a third node, whose sockets take
+        less work a byte: the one that helped before, or else each direct peer in its turn."""
+        if link.peer.kind is not LinkKind.WEBRTC:
+            return Destination.of(link.control)
+        direct = [p for p, known in self._ports.links.items() if known.peer.via is None]
+        via = link.peer.via
+        if via not in direct and direct:
+            self._turn += 1
+            via = direct[self._turn % len(direct)]
+        assert via is not None
+        return Destination(Address(via, 0), via, link.peer.node, LinkKind.RELAYED)
 
     def _drop(self, peer: NodeId, reason: str) -> None:
         lane = self._forget(peer)

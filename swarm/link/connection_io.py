@@ -27,7 +27,7 @@ from swarm.link.sockets_io import (
 )
 from swarm.link.traffic import Traffic
 from swarm.messages import PEER_MESSAGES, Goodbye, Lane, Message, decode
-from swarm.terms import Address, NodeId
+from swarm.terms import Address, LinkKind, NodeId
 
 _CONTROL = Lane.CONTROL
 _LINGER_S = 1.0
@@ -87,9 +87,10 @@ class ConnectionSetup:
     traffic: Traffic = field(default_factory=Traffic)
     """Of all links."""
     via: NodeId | None = None
-    """The node in the middle of a relayed connection."""
+    """The node in the middle of a relayed connection, or by whom a channel was agreed upon."""
     target: NodeId | None = None
     """Who is to be reached by way of it; None for an accepted connection."""
+    kind: LinkKind = LinkKind.DIRECT
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -101,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = setup.address or Address("", 0)
         self.via = setup.via
         self.target = setup.target
+        self.kind = setup.kind
         self.established: Established | None = None
         self.proved = False
         """Whether the other side holds the swarm key."""
@@ -245,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _closed_by_peer(self) -> str:
-        if self.via is not None:
+        if self.kind is LinkKind.RELAYED:
             return CLOSED_BY_MIDDLE
         return CLOSED_AT_HELLO if self.dialled and self.bytes_in == 0 else CLOSED_BY_PEER
 

@@ -10,9 +10,11 @@ from swarm.link.connection_io import Connection
 from swarm.link.dial_round import DialRound
 from swarm.link.sockets_io import plain_error, resolve
 from swarm.messages import Lane
-from swarm.terms import Address, NodeId, short
+from swarm.terms import Address, LinkKind, NodeId, short
 
 SLOWER = "another address answered first"
+TIMEOUT_FACTOR = 3.0
+"""Of data channels: meanwhile a relayed link serves, so there is no haste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,13 @@ class Destination:
     address: Address
     via: NodeId | None = None
     target: NodeId | None = None
+    kind: LinkKind = LinkKind.DIRECT
 
     @staticmethod
     def of(connection: Connection) -> Destination:
         """Where another lane of its link goes."""
-        return Destination(connection.address, connection.via, connection.target)
+        known = connection
+        return Destination(known.address, known.via, known.target, known.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class DialPorts:
     """What dialling needs of its owner.
 
     new_connection  lane, binding, where it goes
-    connect_via     brings a connection about that goes by way of another node; raises OSError
+    connect_via     brings a connection about that is no plain socket; raises OSError
     """
 
     new_connection: Callable[[Lane, bytes, Destination], Connection]
@@ -56,7 +60,7 @@ class Dialler:
     def start(self, round_: DialRound) -> None:
         for address in round_.addresses:
             target = None if round_.via is None else round_.expected
-            destination = Destination(address, round_.via, target)
+            destination = Destination(address, round_.via, target, round_.kind)
             connection = self._ports.new_connection(Lane.CONTROL, b"", destination)
             self._rounds[connection] = (round_, address)
             self._start_connecting(connection)
@@ -67,9 +71,9 @@ class Dialler:
         self._control_of[data] = control
         self._start_connecting(data)
 
-    def open_further_lane(self, control: Connection, lane: Lane, binding: bytes) -> Connection:
-        """One more socket to that address. The link does not depend on it."""
-        connection = self._ports.new_connection(lane, binding, Destination.of(control))
+    def open_further_lane(self, lane: Lane, binding: bytes, destination: Destination) -> Connection:
+        """One more socket to there. The link does not depend on it."""
+        connection = self._ports.new_connection(lane, binding, destination)
         self._start_connecting(connection)
         return connection
 
@@ -137,10 +141,10 @@ class Dialler:
 
     async def _connect(self, connection: Connection) -> bool:
         """Whether the connection stands now."""
-        port = connection.address.port
+        port, is_channel = connection.address.port, connection.kind is LinkKind.WEBRTC
         try:
-            async with asyncio.timeout(self._timeout_s):
-                if connection.via is not None:
+            async with asyncio.timeout(self._timeout_s * (TIMEOUT_FACTOR if is_channel else 1.0)):
+                if connection.kind is not LinkKind.DIRECT:
                     await self._ports.connect_via(connection)
                     return True
                 hosts = await resolve(connection.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarm.terms import Address, NodeId
+from swarm.terms import Address, LinkKind, NodeId
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class DialRound:
     over: bool = False
     via: NodeId | None = None
     """The node by way of which `expected` is dialled; its id stands for the one address."""
+    kind: LinkKind = LinkKind.DIRECT
 
     @staticmethod
     def start(addresses: tuple[Address, ...], expected: NodeId | None) -> DialRound:
@@ -27,7 +28,12 @@ class DialRound:
     @staticmethod
     def by_way_of(via: NodeId, target: NodeId) -> DialRound:
         address = Address(via, 0)
-        return DialRound((address,), target, [address], via=via)
+        return DialRound((address,), target, [address], via=via, kind=LinkKind.RELAYED)
+
+    @staticmethod
+    def by_channel(via: NodeId, target: NodeId) -> DialRound:
+        address = Address(via, 0)
+        return DialRound((address,), target, [address], via=via, kind=LinkKind.WEBRTC)
 
     def is_stranger(self, node: NodeId) -> bool:
         """Whether a node that answered is not the one this round looks for."""

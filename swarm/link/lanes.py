@@ -18,10 +18,14 @@ from swarm.link.handshake import Established
 from swarm.link.instances import are_two_starts
 from swarm.link.link_io import ALREADY_LINKED, IDENTITY_TAKEN, SELF_DIALLED, Peer
 from swarm.messages import Lane
-from swarm.terms import Incarnation, NodeId
+from swarm.terms import Incarnation, LinkKind, NodeId
 
 ConnectionId = int
-DIRECT_NOW = "a direct link takes its place"
+BETTER_NOW = {
+    LinkKind.DIRECT: "a direct link takes its place",
+    LinkKind.WEBRTC: "a data channel takes its place",
+}
+DIRECT_NOW = BETTER_NOW[LinkKind.DIRECT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,12 @@ class LinkTable:
     """Accepted data lanes that overtook their control lanes; the handshake limit ends them."""
 
     def objection(
-        self, found: Established, *, dialled: bool, relayed: bool = False, now: float
+        self,
+        found: Established,
+        *,
+        dialled: bool,
+        kind: LinkKind = LinkKind.DIRECT,
+        now: float,
     ) -> str | None:
         """Why a connection that just authenticated is not wanted; None when it is."""
         if found.node == self.own:
@@ -128,7 +137,7 @@ class LinkTable:
         if found.lane in (Lane.BULK, Lane.RELAY):
             return self._objection_to_further(found, dialled)
         up = self._up.get(found.node)
-        is_better = up is not None and _is_shorter(up.peer, relayed=relayed)
+        is_better = up is not None and kind < up.peer.kind
         if up is not None and not is_better and not self._may_replace(up, found, dialled, now):
             return ALREADY_LINKED
         if dialled and self._dialling(found):
@@ -265,8 +274,8 @@ class LinkTable:
         if old is not None:
             newer = link.peer.incarnation
             is_same_life = newer == old.peer.incarnation
-            if is_same_life and _is_shorter(old.peer, relayed=link.peer.via is not None):
-                effects += self._end(old, DIRECT_NOW, orderly=True)
+            if is_same_life and link.peer.kind < old.peer.kind:
+                effects += self._end(old, BETTER_NOW[link.peer.kind], orderly=True)
             elif settles and not self._supersedes(old, newer, link.peer.dialled, now):
                 return self._end(link, ALREADY_LINKED, orderly=True)
             else:
@@ -340,8 +349,3 @@ class LinkTable:
             and link.peer.node == found.node
             and link.binding == found.binding
         )
-
-
-def _is_shorter(standing: Peer, *, relayed: bool) -> bool:
-    """Whether a new link is direct where the one that stands is not."""
-    return standing.via is not None and not relayed

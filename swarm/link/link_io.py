@@ -8,7 +8,7 @@ from typing import Protocol
 
 from swarm.link.traffic import TrafficCounts
 from swarm.messages import Message
-from swarm.terms import Address, Incarnation, NodeId
+from swarm.terms import Address, Incarnation, LinkKind, NodeId
 
 SELF_DIALLED = "that address is this node itself"
 ALREADY_LINKED = "already linked"
@@ -34,7 +34,9 @@ class Peer:
     instance: bytes = b""
     """Which start of the node it is; b"" for a node that does not say."""
     via: NodeId | None = None
-    """The node by way of which a relayed link goes; `address` is then unknown (no host, port 0)."""
+    """The node by way of which a relayed link goes, or a data channel was agreed upon; `address` is
+    then unknown (no host, port 0)."""
+    kind: LinkKind = LinkKind.DIRECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,12 @@ class Links(Protocol):
 
         Such a link is like any other, sealed from end to end, and gives way to a direct one. The
         outcome comes as `link_up` or `relay_failed`.
+        """
+
+    def open_channel(self, peer: NodeId) -> None:
+        """Try to have a WebRTC data channel take the place of the relayed link to `peer`.
+
+        The outcome comes as a new `link_up`, or only as a note: the relayed link stays meanwhile.
         """
 
     def send(self, peer: NodeId, message: Message) -> bool:

@@ -120,4 +120,5 @@ def peer_of(connection: Connection, found: Established) -> Peer:
         dialled=dialled,
         instance=found.instance,
         via=connection.via,
+        kind=connection.kind,
     )

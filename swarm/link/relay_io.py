@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from swarm.config import LinkConfig
 from swarm.errors import RemoteProtocolError
 from swarm.link.connection_io import Connection
-from swarm.link.dial_io import Dialler
+from swarm.link.dial_io import Destination, Dialler
 from swarm.link.lanes import LinkTable
 from swarm.link.live_io import LiveLink
 from swarm.link.middle_io import Middle, MiddlePorts
@@ -27,7 +27,7 @@ from swarm.messages import (
     RelayOpen,
     RelayRefused,
 )
-from swarm.terms import NodeId, short
+from swarm.terms import LinkKind, NodeId, short
 
 RELAY_MESSAGES = (RelayOpen, RelayOffer, RelayRefused)
 LOST = "the node in the middle is no longer linked"
@@ -134,7 +134,11 @@ class Relays:
         for connection, leg in list(self._legs.items()):
             if leg.peer == peer:
                 self._ports.dialler.give_up(connection, LOST)
-        return [link.control for link in self._ports.links.values() if link.peer.via == peer]
+        return [
+            link.control
+            for link in self._ports.links.values()
+            if link.peer.via == peer and link.peer.kind is LinkKind.RELAYED
+        ]
 
     def close(self) -> None:
         self.middle.close()
@@ -147,7 +151,8 @@ class Relays:
     def _dial_leg(self, link: LiveLink, ticket: bytes) -> None:
         binding = self._ports.table.binding(link.peer.node)
         assert binding is not None
-        leg = self._ports.dialler.open_further_lane(link.control, Lane.RELAY, binding)
+        destination = Destination.of(link.control)
+        leg = self._ports.dialler.open_further_lane(Lane.RELAY, binding, destination)
         self._legs[leg] = _Leg(link.peer.node, ticket)
 
     def _offer(self, link: LiveLink, offer: RelayOffer) -> None:

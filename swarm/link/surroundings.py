@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarm.link.channel_port import MakeWire
 from swarm.link.connection_io import Decode
 from swarm.link.frames import Encode
 from swarm.link.handshake import Entropy
@@ -17,7 +18,8 @@ class Surroundings:
     """What the world lends: a monotonic clock (seconds), secure randomness, a place for notes.
 
     `encode`, `decode`: others may do their work once for several nodes of one process.
-    `wall_clock`: seconds since 1970 for peers that compare clocks; 0: none.
+    `wall_clock`: seconds since 1970 for peers that compare clocks; 0: none. `make_wire`: makes ends
+    of data channels, where there are any.
     """
 
     clock: Callable[[], float]
@@ -26,3 +28,4 @@ class Surroundings:
     encode: Encode = encode
     decode: Decode = decode
     wall_clock: Callable[[], float] = float
+    make_wire: MakeWire | None = None

@@ -1,29 +1,27 @@
-"""`Links` over TCP, direct or by way of another node: listening, dialling, and carrying out what
-the link table orders."""
+"""`Links` over TCP, direct or by way of another node, and over data channels: listening, dialling,
+and carrying out what the link table orders."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never
 
 from swarm.config import LinkConfig
-from swarm.link.admission import Bucket, HandshakeGate, ReplayCache
+from swarm.link.admission import Bucket, HandshakeGate
 from swarm.link.bulk_io import BulkLanes, BulkPorts
+from swarm.link.channel_io import CHANNEL_MESSAGES, ChannelPorts, Channels
 from swarm.link.connection_io import (
     CLOSED_BY_MIDDLE,
     CLOSED_BY_PEER,
     Connection,
-    ConnectionSetup,
 )
 from swarm.link.dial_back_io import DialBacks
-from swarm.link.dial_io import SLOWER, Destination, Dialler, DialPorts
+from swarm.link.dial_io import SLOWER, Dialler, DialPorts
 from swarm.link.dial_round import DialRound
-from swarm.link.frames import Encoder
-from swarm.link.handshake import Credentials, Established, Handshake
-from swarm.link.instances import draw_instance, must_yield
+from swarm.link.handshake import Credentials, Established
+from swarm.link.instances import must_yield
 from swarm.link.keyring import REVOKED, KeyRing
 from swarm.link.lanes import (
     Challenge,
@@ -47,12 +45,13 @@ from swarm.link.link_io import (
     Peer,
 )
 from swarm.link.live_io import ContestPorts, Contests, LiveLink, peer_of
+from swarm.link.making_io import Maker
 from swarm.link.quality import Upkeep
 from swarm.link.relay_io import LOST, RELAY_MESSAGES, RelayPorts, Relays
 from swarm.link.sockets_io import listen_on
 from swarm.link.surroundings import Surroundings as Surroundings
 from swarm.link.telling import Telling
-from swarm.link.traffic import Traffic, TrafficCounts
+from swarm.link.traffic import TrafficCounts
 from swarm.messages import (
     DialBack,
     DialedBack,
@@ -65,7 +64,7 @@ from swarm.messages import (
     Pong,
     RelayLeg,
 )
-from swarm.terms import Address, Incarnation, NodeId, short
+from swarm.terms import Address, Incarnation, LinkKind, NodeId, short
 
 _CLOSE_TIMEOUT_S = 3.0
 """`close_all` waits no longer for sockets to go; a goodbye lingers for a second."""
@@ -75,7 +74,7 @@ _INQUIRIES_BURST = 8.0
 _QUIET = (SELF_DIALLED, ALREADY_LINKED, SLOWER, COPY_MET, IDENTITY_TAKEN, LOOKED_ONLY)
 _UPKEEP = (Ping, Pong, GoodputProbe, GoodputEcho)
 _DIAL_BACK = (DialBack, DialedBack)
-_OWN = frozenset((*_UPKEEP, *_DIAL_BACK, *RELAY_MESSAGES, KeyInUse, RelayLeg))
+_OWN = frozenset((*_UPKEEP, *_DIAL_BACK, *RELAY_MESSAGES, *CHANNEL_MESSAGES, KeyInUse, RelayLeg))
 """Messages that links do not hand on."""
 
 
@@ -89,43 +88,38 @@ class TcpLinks:
         events: LinkEvents,
         surroundings: Surroundings,
     ) -> None:
-        instance = credentials.instance or draw_instance(surroundings.entropy)
-        self._credentials = dataclasses.replace(credentials, instance=instance)
+        self._maker = Maker(credentials, config, surroundings, self)
+        self._connections = self._maker.connections
         self._config = config
         self._events = events
         self._clock = surroundings.clock
-        self._wall_clock = surroundings.wall_clock
-        self._ring: KeyRing | None = None
-        self._entropy = surroundings.entropy
         self._telling = Telling(surroundings.notes, surroundings.clock)
-        self._decode = surroundings.decode
         self._table = LinkTable(
             credentials.identity.node_id, TableLimits(config.links_max, config.handshake_timeout_s)
         )
         self._gate = HandshakeGate(config.handshakes_half_open_max, config.handshakes_per_second)
-        self._replays = ReplayCache()
         self._inquiries = Bucket(_INQUIRIES_PER_S, _INQUIRIES_BURST)
         self._dial_backs = DialBacks(surroundings.clock, surroundings.wall_clock)
         contests = ContestPorts(self._contest_answered, self._contest_unanswered)
         self._contests = Contests(contests, config.contest_s)
-        self._connections: dict[int, Connection] = {}
-        self._last_number = 0
-        self._encode = Encoder(surroundings.encode)
-        self._traffic = Traffic()
         self._links: dict[NodeId, LiveLink] = {}
         self._live: dict[int, LiveLink] = {}
         """The same by the number of either connection."""
         self._upkeep_timer: asyncio.TimerHandle | None = None
-        ports = DialPorts(
-            self._dialled, self._round_failed, self.gone, lambda c: self._relays.connect(c)
-        )
+        ports = DialPorts(self._maker.dialled, self._round_failed, self.gone, self._connect_via)
         self._dialler = Dialler(ports, config.dial_timeout_s)
         shared = BulkPorts(self._links, self._live, self._table, self._dialler, events, self._clock)
         self._bulk = BulkLanes(shared, config.bulk_idle_s)
-        between = RelayPorts(
-            self._links, self._table, self._dialler, self._accepter, self._clock, self._entropy
+        accept, entropy = self._maker.accepted_by_way_of, surroundings.entropy
+        self._relays = Relays(
+            RelayPorts(self._links, self._table, self._dialler, accept, self._clock, entropy),
+            config,
         )
-        self._relays = Relays(between, config)
+        accept, make_wire = self._maker.accepted_on_channel, surroundings.make_wire
+        own = credentials.identity.node_id
+        self._channels = Channels(
+            ChannelPorts(own, self._links, accept, entropy, make_wire), config
+        )
         self._deferred: list[Callable[[], None]] = []
         self._servers: list[asyncio.Server] = []
         self._closing = False
@@ -135,20 +129,19 @@ class TcpLinks:
 
     def set_incarnation(self, incarnation: Incarnation) -> None:
         """What handshakes say from now on; links that are up keep what they said."""
-        self._credentials = dataclasses.replace(self._credentials, incarnation=incarnation)
+        self._maker.set_incarnation(incarnation)
 
     def set_keys(self, ring: KeyRing) -> None:
         """What handshakes use and accept from now on; who was put out loses its link."""
-        self._ring, old = ring, self._credentials
-        self._credentials = dataclasses.replace(old, swarm_key=ring.key, revoked=ring.revoked)
+        self._maker.set_keys(ring)
         for node in sorted(ring.revoked):
             self.close(node, REVOKED)
 
     async def listen(self, host: str, port: int) -> Address:
-        servers = await listen_on(self._accepted, host, port)
+        servers = await listen_on(self._maker.accepted, host, port)
         self._servers += servers
         bound = int(servers[0].sockets[0].getsockname()[1])
-        self._credentials = dataclasses.replace(self._credentials, listening_port=bound)
+        self._maker.set_port(bound)
         return Address(host, bound)
 
     def dial(self, addresses: Sequence[Address], expected: NodeId | None) -> None:
@@ -161,6 +154,11 @@ class TcpLinks:
     def dial_via(self, peer: NodeId, via: NodeId) -> None:
         if not self._closing:
             self._dialler.start(DialRound.by_way_of(via, peer))
+
+    def open_channel(self, peer: NodeId) -> None:
+        link = self._links.get(peer)
+        if link is not None and link.peer.via is not None and not self._closing:
+            self._dialler.start(DialRound.by_channel(link.peer.via, peer))
 
     def send(self, peer: NodeId, message: Message) -> bool:
         link = self._links.get(peer)
@@ -185,7 +183,7 @@ class TcpLinks:
         return None if link is None else link.stats(self._clock())
 
     def traffic(self) -> TrafficCounts:
-        return self._traffic.counts
+        return self._maker.traffic.counts
 
     def peers(self) -> tuple[Peer, ...]:
         return self._table.peers()
@@ -211,6 +209,7 @@ class TcpLinks:
                     await self._all_gone
             except TimeoutError:
                 self._telling.close_incomplete(len(self._connections))
+        await self._channels.close()
         self._flush()
 
     # ------------------------------------------------------------ what connections tell
@@ -228,14 +227,11 @@ class TcpLinks:
         self._gate.proven(connection.number, self._clock())
 
     def objection(self, connection: Connection, found: Established) -> str | None:
-        if found.node in self._credentials.revoked:
+        if found.node in self._maker.credentials.revoked:
             return REVOKED
         self._dialler.found(connection, found.node)
         objection = self._table.objection(
-            found,
-            dialled=connection.dialled,
-            relayed=connection.via is not None,
-            now=self._clock(),
+            found, dialled=connection.dialled, kind=connection.kind, now=self._clock()
         )
         return objection or self._dialler.objection(connection)
 
@@ -292,6 +288,9 @@ class TcpLinks:
         elif isinstance(message, RELAY_MESSAGES):
             self._events.heard(link.peer.node)
             self._relays.received(link, message)
+        elif isinstance(message, CHANNEL_MESSAGES):
+            self._events.heard(link.peer.node)
+            self._channels.received(link, message)
         else:
             self._events.message_received(link.peer.node, message)
         return True
@@ -380,6 +379,7 @@ class TcpLinks:
         link = self._links.pop(down.peer)
         del self._live[link.control.number], self._live[link.data.number]
         self._bulk.link_gone(down.peer, down.cause)
+        self._channels.link_gone(down.peer)
         self._telling.down(down)
         for relayed in self._relays.link_gone(down.peer):
             asyncio.get_running_loop().call_soon(relayed.fail, LOST)
@@ -423,7 +423,7 @@ class TcpLinks:
     def _copy_met(self, connection: Connection, found: Established) -> None:
         address = peer_of(connection, found).address
         connection.close(COPY_MET)
-        self._events.copy_met(address, must_yield(self._credentials.instance, found.instance))
+        self._events.copy_met(address, must_yield(self._maker.credentials.instance, found.instance))
 
     def _copy_reported(self, address: Address) -> None:
         if self._closing or not self._inquiries.take(self._clock()):
@@ -434,47 +434,17 @@ class TcpLinks:
 
     # ------------------------------------------------------------ making connections
 
-    def _accepted(self) -> Connection:
-        return self._accepter(None)
-
-    def _accepter(self, via: NodeId | None) -> Connection:
-        """For a stream that comes directly, or by way of `via`."""
-
-        def is_fresh(ephemeral: bytes) -> bool:
-            return self._replays.is_fresh(ephemeral, self._clock())
-
-        older = () if self._ring is None else self._ring.accepted(self._wall_clock())
-        credentials = dataclasses.replace(self._credentials, older_keys=older)
-        handshake = Handshake.accepter(credentials, self._entropy, is_fresh)
-        return self._new_connection(handshake, None, Destination(Address("", 0), via))
-
-    def _dialled(self, lane: Lane, binding: bytes, destination: Destination) -> Connection:
-        handshake = Handshake.dialler(self._credentials, self._entropy, lane, binding)
-        return self._new_connection(handshake, destination.address, destination)
-
-    def _new_connection(
-        self, handshake: Handshake, address: Address | None, other: Destination
-    ) -> Connection:
-        self._last_number += 1
-        setup = ConnectionSetup(
-            self._last_number,
-            handshake,
-            address,
-            self._encode,
-            self._decode,
-            self._traffic,
-            via=other.via,
-            target=other.target,
-        )
-        connection = Connection(setup, self._config, self)
-        self._connections[setup.number] = connection
-        return connection
+    async def _connect_via(self, connection: Connection) -> None:
+        is_channel = connection.kind is LinkKind.WEBRTC
+        await (self._channels if is_channel else self._relays).connect(connection)
 
     def _round_failed(self, round_: DialRound) -> None:
         if self._closing:
             return
         self._flush()
-        if round_.via is not None and round_.expected is not None:
+        if round_.kind is LinkKind.WEBRTC and round_.expected is not None:
+            self._telling.no_channel(round_.expected, round_.reason)
+        elif round_.via is not None and round_.expected is not None:
             self._events.relay_failed(round_.expected, round_.via, round_.reason)
         else:
             self._events.dial_failed(round_.addresses, round_.expected, round_.reason)

@@ -10,7 +10,7 @@ from swarm.link.admission import NoteBudget
 from swarm.link.lanes import CopySeen, LinkDown
 from swarm.link.link_io import Peer
 from swarm.notes import Level, NoteSink, note, printable
-from swarm.terms import short
+from swarm.terms import NodeId, short
 
 _NOTES_PER_S = 5.0
 _NOTES_BURST = 20.0
@@ -34,6 +34,7 @@ class Telling:
                 "link.up",
                 peer=short(peer.node),
                 address=where,
+                kind=peer.kind.text,
                 dialled=peer.dialled,
                 incarnation=peer.incarnation,
                 protocol=peer.protocol,
@@ -59,6 +60,11 @@ class Telling:
         event = "link.dial_failed" if dialled else "link.refused"
         level = Level.INFO if dialled else Level.WARNING
         self._notes(note(event, level, address=where, cause=cause, suppressed=suppressed))
+
+    def no_channel(self, peer: NodeId, reason: str) -> None:
+        """A data channel came to nothing; the relayed link stays."""
+        if self._note_budget.take(self._clock()) is not None:
+            self._notes(note("link.no_channel", peer=short(peer), reason=reason))
 
     def copied(self, seen: CopySeen) -> None:
         suppressed = self._note_budget.take(self._clock())

@@ -1,4 +1,4 @@
-"""Two hosts that cannot reach each other, and two that both can reach."""
+"""Two hosts that cannot reach each other, or by datagrams only, and two that both can reach."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ HALF_BYTES = int((16 * 14_200_000 + 2 * 113_300_000) / 0.7) + (256 << 20)
 @pytest.fixture
 def lan() -> Iterator[Lan]:
     with Lan(4, "r") as made:
-        made.part(NORTH, SOUTH)
         yield made
 
 
@@ -53,17 +52,18 @@ def serves(node: Node) -> Json | None:
     return shards[0] if shards and shards[0]["state"] == "serving" else None
 
 
-def way(node: Node, other: Node) -> bool | None:
-    """Whether the link between the two is relayed, as `node` measured it; None: there is none."""
+def way(node: Node, other: Node) -> str | None:
+    """What kind of link there is between the two, as `node` measured it."""
     links = node.state()["links"]
     pair = {node.node_id, other.node_id}
-    return next((link["relayed"] for link in links if {link["node"], link["peer"]} == pair), None)
+    return next((link["kind"] for link in links if {link["node"], link["peer"]} == pair), None)
 
 
 def test_downloads_answers_and_failover_by_way_of_a_third_host(
     tmp_path: Path, lan: Lan, smollm2: Path
 ) -> None:
     """South has no files: all that it serves comes from north, through the middle."""
+    lan.part(NORTH, SOUTH)
     with Swarm(tmp_path) as swarm:
         middle = swarm.start(plan(lan, MIDDLE))
         north = swarm.start(plan(lan, NORTH, model=smollm2, layers="0:15"))
@@ -72,7 +72,7 @@ def test_downloads_answers_and_failover_by_way_of_a_third_host(
         south = swarm.start(plan(lan, SOUTH, takes_part=True, extra=memory))
         held = swarm.wait(lambda: serves(south), "south to serve", SERVING_DEADLINE_S)
         assert 0 < held["start"] <= 15 and held["stop"] == 30
-        swarm.wait(lambda: way(north, south), "the link to be a relayed one", 30.0)
+        swarm.wait(lambda: way(north, south) == "relayed", "the link to be a relayed one", 30.0)
 
         undisturbed = middle.ask(**BODY).finish()
         answer = north.ask(**BODY).finish()
@@ -81,7 +81,7 @@ def test_downloads_answers_and_failover_by_way_of_a_third_host(
 
         spare = swarm.start(plan(lan, SPARE))
         swarm.wait(
-            lambda: way(spare, north) is False and way(spare, south) is False,
+            lambda: way(spare, north) == way(spare, south) == "direct",
             "the spare host to be linked to both",
             30.0,
         )
@@ -93,4 +93,36 @@ def test_downloads_answers_and_failover_by_way_of_a_third_host(
         answer.finish()
         assert answer.error is None
         assert answer.ids == undisturbed.ids
-        assert way(north, south)
+        assert way(north, south) == "relayed"
+
+
+def test_a_data_channel_carries_answers_where_datagrams_pass(
+    tmp_path: Path, lan: Lan, smollm2: Path
+) -> None:
+    """Then nothing passes any more, in mid-answer: the way by the third host is made anew."""
+    lan.part(NORTH, SOUTH, "tcp")
+    on = {"environment": (("SWARM_LINK_WEBRTC", "on"),)}
+    with Swarm(tmp_path) as swarm:
+        middle = swarm.start(plan(lan, MIDDLE))
+        north = swarm.start(plan(lan, NORTH, model=smollm2, layers="0:15", **on))
+        south = swarm.start(plan(lan, SOUTH, model=smollm2, layers="15:30", **on))
+        for node in (north, south):
+            swarm.wait(lambda node=node: serves(node), "both to serve", SERVING_DEADLINE_S)
+        swarm.wait(lambda: way(north, south), "a link", 30.0)
+        undisturbed = middle.ask(**BODY).finish()
+        assert {entry["node"] for entry in undisturbed.swarm["route"]} == {
+            north.node_id, south.node_id,
+        }  # fmt: skip
+
+        swarm.wait(lambda: way(north, south) == "webrtc", "the link to be a channel", 60.0)
+        assert north.ask(**BODY).finish().ids == undisturbed.ids
+        answer = south.ask(**BODY)
+        answer.read_to(8)
+        assert way(south, north) == "webrtc"
+        moment = time.monotonic()
+        lan.part(NORTH, SOUTH, "udp")
+        swarm.await_note(south, "link.down", since=moment)
+        answer.finish()
+        assert answer.error is None
+        assert answer.ids == undisturbed.ids
+        swarm.wait(lambda: way(south, north) == "relayed", "the link to be a relayed one", 30.0)

@@ -19,7 +19,15 @@ from swarm.gateway.map_cover import (
 from swarm.gateway.map_layout import Bottom, plan, widths
 from swarm.gateway.map_look import PLAIN, cut, fit, milliseconds, size
 from swarm.gateway.map_memory import LINGER_S, MapMemory
-from swarm.gateway.map_rows import Sort, event_line, matches, node_lines, session_line, sorted_nodes
+from swarm.gateway.map_rows import (
+    Sort,
+    event_line,
+    link_lines,
+    matches,
+    node_lines,
+    session_line,
+    sorted_nodes,
+)
 from swarm.gateway.map_scene import Choices, choose_next, chosen, key_line, scene, top_line
 from swarm.gateway.map_trace import trace_lines
 
@@ -321,3 +329,14 @@ def test_milliseconds_have_the_digits_that_count(value: float | None, said: str)
 )
 def test_sizes_are_short(count: int, said: str) -> None:
     assert size(count) == said
+
+
+def test_ways_are_shown_where_not_all_links_are_direct() -> None:
+    state = map_states.whole()
+    state["links"] = [{**link, "kind": "direct"} for link in state["links"]]
+    assert "way" not in link_lines(state, 80)[0].plain
+    state["links"][0]["kind"] = "webrtc"
+    lines = [line.plain for line in link_lines(state, 80)]
+    assert lines[0].endswith("way")
+    assert sum(line.endswith("webrtc") for line in lines[1:]) == 1
+    assert all(line.endswith(("webrtc", "direct")) for line in lines[1:])

@@ -346,8 +346,10 @@ def test_a_fault_in_any_event_leaves_no_connection_behind(link: Scenario, event:
         usual = getattr(right.events, event)
 
         def stumble(*arguments: Any) -> None:
+            was_passing = right.events.passes_over(left.id)
             usual(*arguments)
-            if getattr(arguments[0], "node", arguments[0]) == left.id:
+            is_passing = was_passing or right.events.passes_over(left.id)
+            if getattr(arguments[0], "node", arguments[0]) == left.id and not is_passing:
                 raise KeyError(event)
 
         setattr(right.events, event, stumble)
@@ -455,7 +457,7 @@ def test_a_reader_that_stops_makes_the_lane_busy_and_then_breaks_the_link(link: 
             sent += 1
         assert pair.left.links.data_lane_busy(pair.right.id)
         assert not pair.left.links.data_lane_busy(other.id), "a slow peer slows nobody else"
-        assert 8 <= sent < 32
+        assert 7 <= sent < 32, "eight, less what frames add, where no socket takes any"
         await pair.left.events.until(lambda: pair.left.events.all("down"))
         assert "does not read" in pair.left.events.all("down")[0][2]
         await pair.right.events.until(lambda: pair.right.events.all("down"))

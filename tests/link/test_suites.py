@@ -110,7 +110,7 @@ def test_the_switch_is_code_alone() -> None:
     assert not [name for name in LinkConfig.__slots__ if "suite" in name or "cipher" in name]
     assert REAL.suite is NOISE
     links = TcpLinks(REAL, LinkConfig(), Recorder(), Surroundings(float, bytes, lambda _: None))
-    assert links._credentials.suite is NOISE
+    assert links._maker.credentials.suite is NOISE
     files = (ROOT / "swarm").rglob("*.py")
     for file in [f for f in files if f.name != "cli.py" and f.parent.name != "commands"]:
         names = [

@@ -13,6 +13,7 @@ from typing import Any
 
 from swarm.commands.doctor import local_io, multicast_io
 from swarm.commands.doctor.facts import (
+    DIRECT,
     Card,
     Compute,
     Facts,
@@ -162,6 +163,7 @@ class _Look:
     origin: Origin
     is_linked: bool = False
     is_heard: bool = False
+    kind: str = DIRECT
 
 
 def _looks(
@@ -171,13 +173,14 @@ def _looks(
     tag = key.tag if key else ""
     announced = {entry.node for entry in heard if entry.tag == tag}
     looks = [_Look(address, "", "", Origin.ASKED) for address in question.peers]
+    kinds = _link_kinds(state)
     for member in state.get("nodes", []):
         if not member["self"] and member["state"] in ("alive", "suspect"):
             for text in member["addresses"]:
                 address, name = local_io.read_address(text), printable(member["name"])
                 looks.append(
                     _Look(address, name, member["id"], Origin.STATE, bool(member["linked"]),
-                          member["id"] in announced)
+                          member["id"] in announced, kinds.get(member["id"], DIRECT))
                 )  # fmt: skip
     for entry in heard:
         for address in entry.addresses:
@@ -192,6 +195,15 @@ def _looks(
     return list(unique.values())[:LOOKS_MAX]
 
 
+def _link_kinds(state: Json) -> dict[str, str]:
+    """How the links of the running node go, by the node at the other end."""
+    me = state.get("node_id")
+    ends = [
+        (link["node"], link["peer"], link.get("kind", DIRECT)) for link in state.get("links", [])
+    ]
+    return {b if a == me else a: printable(kind) for a, b, kind in ends if me in (a, b)}
+
+
 async def _visit_all(looks: Sequence[_Look], key: SwarmKey | None, door: _Door) -> tuple[Peer, ...]:
     """All at once. A node with several addresses counts once, by the one that answers best."""
     if key is None or not looks:
@@ -204,7 +216,8 @@ async def _visit_all(looks: Sequence[_Look], key: SwarmKey | None, door: _Door) 
     peers: dict[str, Peer] = {}
     for look, found in zip(looks, founds, strict=True):
         is_neighbour = None if near is None else found.address.host in near
-        peer = Peer(found, look.name, look.origin, look.is_heard, look.is_linked, is_neighbour)
+        peer = Peer(found, look.name, look.origin, look.is_heard, look.is_linked,
+                    look.kind, is_neighbour)  # fmt: skip
         who = found.node or look.node or str(found.address)
         known = peers.get(who)
         if known is None or _rank(peer) < _rank(known):

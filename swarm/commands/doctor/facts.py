@@ -65,6 +65,9 @@ class Heard:
     addresses: tuple[Address, ...]
 
 
+DIRECT = "direct"
+
+
 class Origin(Enum):
     """How an address came to be looked at."""
 
@@ -85,6 +88,8 @@ class Peer:
     """By multicast, now."""
     is_linked: bool = False
     """The running node has a link with it."""
+    kind: str = DIRECT
+    """How that link goes: direct, relayed or webrtc."""
     is_neighbour: bool | None = None
     """It answers on the link layer (ARP), as far as this machine tells."""
 

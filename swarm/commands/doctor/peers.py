@@ -12,6 +12,14 @@ from swarm.link.handshake import ProtocolRange
 CLOCK_SKEW_S = 5.0
 """Logs of two machines whose clocks differ by more cannot be read side by side."""
 
+_INDIRECT = {
+    "relayed": "by way of a third node",
+    "webrtc": "over a WebRTC data channel",
+}
+_CHANNEL_HINT = (
+    " Where datagrams (UDP) pass, pip install 'swarm[webrtc]' on both spares the third node."
+)
+
 
 def reach(facts: Facts) -> Iterator[Finding]:
     """Every node that was looked at, and whether it reaches this one too."""
@@ -51,6 +59,16 @@ def _shut_out(facts: Facts, peer: Peer, *, everybody: bool) -> Finding:
 
 def _unreached(peer: Peer, *, there_are_members: bool) -> Finding:
     outcome, detail = peer.found.outcome, peer.found.detail
+    if outcome in (Outcome.SILENT, Outcome.NO_WAY) and peer.is_linked and peer.kind in _INDIRECT:
+        return Finding(
+            Grade.NOTE, "peers", "indirect-link",
+            f"{_who(peer)} is linked with the node here {_INDIRECT[peer.kind]}, and takes no "
+            f"connection from here: {detail}.",
+            "A firewall, or a radio that keeps its clients apart, drops connections between the "
+            "two. The link works, and costs more than a direct one.",
+            "Let TCP connections in to the port that the node listens on, on either machine."
+            + (_CHANNEL_HINT if peer.kind == "relayed" else ""),
+        )  # fmt: skip
     if outcome in (Outcome.SILENT, Outcome.NO_WAY) and (peer.is_linked or peer.is_heard):
         how = "is linked with the node here" if peer.is_linked else "is heard by multicast"
         return Finding(

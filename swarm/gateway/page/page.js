@@ -336,7 +336,8 @@ function drawLeg(leg, number) {
 function drawLinks() {
   return [...state.links].sort((a, b) => b.rtt_ms - a.rtt_ms).map((link) => el("tr", {},
     el("td", {}, nameOf(link.node)), el("td", {}, nameOf(link.peer)), el("td", { class: "n" }, ms(link.rtt_ms)),
-    el("td", { class: "n" }, link.goodput_bytes_s ? (link.goodput_bytes_s / 1e6).toFixed(0) : "–")));
+    el("td", { class: "n" }, link.goodput_bytes_s ? (link.goodput_bytes_s / 1e6).toFixed(0) : "–"),
+    el("td", {}, link.kind)));
 }
 let eventsDrawn = null;
 function drawEvents() {
