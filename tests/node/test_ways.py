@@ -86,7 +86,7 @@ def test_a_failed_dial_says_nothing_of_a_peer_whose_own_dial_came_through() -> N
     sight = Sight()
     it = ways(sight)
     sight.links[PEER] = None
-    it.link_up(PEER, None, None, 0.1)
+    it.link_up(PEER, None, Way(), 0.1)
     it.reach.link_up(PEER)
     assert it.dial_failed((PLACE,), PEER, 0.2) is None
     assert it.take_effects() == []
