@@ -7,7 +7,7 @@ from sims.node import SimNode
 from sims.scenarios import FOUR_LAYERS_BYTES, scenario
 from sims.worker import Speed
 from sims.world import LAYERS, LogLine, World
-from swarm.asks import Announce
+from swarm.asks import Announce, ComeBack, GiveWay
 
 LOADING = Speed(load_s=1.0)
 """A second from an order to load until the layers are there."""
@@ -121,6 +121,32 @@ async def announced_departure(world: World) -> None:
     assert request.finished is not None, request
     world.restart(leaver)
     await world.settled()
+
+
+@scenario("owner at home")
+async def owner_at_home(world: World) -> None:
+    """A machine's owner starts a game: its node gives all layers up and its worker ends, others
+    take over what only it held, the answer that runs goes on; when the game is over it serves
+    again."""
+    choosing(world, 5, FOUR_LAYERS_BYTES)
+    await world.settled()
+    client = await world.client()
+    victim = world.rng.choice(sole_holders(world))
+    request = world.ask(client, world.order(20, 400))
+    await request.reached(world.rng.randint(1, 20))
+    victim.io.asked(GiveWay("a game"))
+    hand_over_s = world.config.routing.hand_over_max_s
+    await world.until(lambda: victim.worker.process is None, hand_over_s + 2.0, 0.05)
+    assert victim.worker.process is None, "its worker has not ended"
+    assert not served_layers(victim)
+    await world.until(lambda: not lacking(world), 10.0, 0.05)
+    await request.over()
+    assert request.finished is not None, request
+    victim.io.asked(ComeBack())
+    await world.until(lambda: bool(served_layers(victim)), 15.0, 0.05)
+    assert served_layers(victim), "it serves nothing again"
+    await world.settled()
+    await world.ask(victim).over()
 
 
 @scenario("ten joins")

@@ -15,7 +15,7 @@ from sims.loop import SimLoop
 from sims.machine import SECOND_NS, Machine, Process
 from sims.paged import BlockStore
 from sims.stage import REFERENCE_CLASS, ROW, ROW_BYTES, Chain, embed, salt_of, sample
-from swarm.errors import ShardError
+from swarm.errors import LocalProtocolError, ShardError
 from swarm.kernels.history import NO_PAST, TokenHistory
 from swarm.messages import (
     KV_BLOCK_TOKENS,
@@ -136,6 +136,8 @@ class SimWorker:
     # ------------------------------------------------------------ WorkerPort
 
     async def start(self) -> None:
+        if self._run is not None:
+            raise LocalProtocolError("the worker runs already")
         self._reset()
         self.told_start()
         self._run = self._loop.process(self._machine)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from swarm.config import WeightsConfig
-from swarm.effects import Effect, FetchModel, Tell
+from swarm.effects import DropModel, Effect, FetchModel, Tell
 from swarm.fetch_facts import Fact, FetchFailed, LayersFetched, LayersShort, ModelFetched
 from swarm.hosted import Rival, Wish
 from swarm.hosting import Hosting
@@ -28,6 +28,9 @@ class Adoption:
         self._settle_s = settle_s
         self._cached: dict[ModelId, str] = {}
         self._due: float | None = None
+        self._takes_part = False
+        self._is_paused = False
+        self._is_fetching = False
         self._name = ""
         self._retry_s = config.retry_min_s
         self._rests_until: dict[ModelId, float] = {}
@@ -44,7 +47,7 @@ class Adoption:
         return effects
 
     def next_deadline(self) -> float | None:
-        return self._due
+        return None if self._is_paused else self._due
 
     # ------------------------------------------------------------ facts in
 
@@ -54,7 +57,17 @@ class Adoption:
         cached  models with their names whose files are on the disk, the one used last first
         """
         self._cached = dict(cached)
+        self._takes_part = True
         self._due = now + self._settle_s
+
+    def pause(self) -> None:
+        """Take no model for now, not even one that is being fetched."""
+        self._is_paused = True
+
+    def resume(self, now: float) -> None:
+        self._is_paused = False
+        if self._takes_part and not self._is_fetching:
+            self._due = now
 
     def tick(
         self,
@@ -63,7 +76,7 @@ class Adoption:
         now: float,
     ) -> None:
         """`specs`: all models known; `rivals`: who holds or wants which of their layers."""
-        if self._due is None or now < self._due:
+        if self._is_paused or self._due is None or now < self._due:
             return
         names = {model_id: spec.name for model_id, spec in specs.items()} or self._cached
         fit = [model_id for model_id in names if self._rests_until.get(model_id, now) <= now]
@@ -77,12 +90,16 @@ class Adoption:
             return (copies, model_id not in self._cached, model_id)
 
         chosen = min(fit, key=need)
-        self._due, self._name = None, names[chosen]
+        self._due, self._name, self._is_fetching = None, names[chosen], True
         self._effects.append(FetchModel(chosen, self._name))
 
     def fact(self, fact: Fact, now: float) -> None:
         match fact:
+            case ModelFetched() if self._is_paused:
+                self._is_fetching = False
+                self._effects.append(DropModel(fact.model_id))
             case ModelFetched():
+                self._is_fetching = False
                 self._tell("model.adopted", Level.INFO, model=self._name)
                 wish = Wish(fact.path, self._name, None, fetched_id=fact.model_id)
                 self._hosting.adopt(wish, fact.obtainable)
@@ -105,6 +122,7 @@ class Adoption:
         if any(spec.model_id == fact.model_id for spec in self._hosting.models()):
             self._hosting.fetch_failed(fact.model_id, fact.reason)
             return
+        self._is_fetching = False
         self._tell("model.not_fetched", Level.WARNING, model=self._name, reason=fact.reason)
         if fact.is_final:
             self.given_up(fact.model_id, now)

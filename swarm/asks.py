@@ -54,4 +54,16 @@ class WantOfHub:
     layers: LayerRange | None
 
 
-Ask = TakePart | LoadModel | UnloadModel | Announce | WantOfHub
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """The machine is needed for something else: give up all layers, and the memory with them."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComeBack:
+    """It is not any more."""
+
+
+Ask = TakePart | LoadModel | UnloadModel | Announce | WantOfHub | GiveWay | ComeBack

@@ -16,6 +16,7 @@ from typing import Any
 
 from swarm.errors import ConfigError
 from swarm.moves_config import MovesConfig
+from swarm.owner_config import OwnerConfig
 from swarm.weights_config import WeightsConfig as WeightsConfig
 
 MIB = 1024 * 1024
@@ -387,6 +388,7 @@ class Config:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     shard: ShardConfig = field(default_factory=ShardConfig)
     moves: MovesConfig = field(default_factory=MovesConfig)
+    owner: OwnerConfig = field(default_factory=OwnerConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
 

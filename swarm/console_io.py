@@ -294,6 +294,9 @@ SENTENCES = {
     "node.leaving": "Leaving the swarm.",
     "node.departs": "This machine leaves in {in_s} s; until then it serves on, and others prepare.",
     "node.stays": "This machine stays after all.",
+    "node.gives_way": "The machine is needed for something else ({reason}): this node gives its "
+    "layers up until it is left alone again.",
+    "node.comes_back": "The machine is left alone again: this node takes layers again.",
     "node.renewed": "The new identity of this machine is {node}; its old key is kept in {kept}.",
     "node.copy_reported": "Another node says that this machine's identity is also in use at "
     "{address}. This node looks there.",

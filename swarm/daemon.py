@@ -56,6 +56,7 @@ from swarm.node import About, NodeCore
 from swarm.node_io import NodeIo, Parts
 from swarm.notes import Level, Note, note, printable
 from swarm.options import JoinOptions
+from swarm.owner_io import watch_owner
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.status_line import Pace, status_line
 from swarm.swarm_key_io import swarm_keys
@@ -140,6 +141,7 @@ def _config(home: Home, options: JoinOptions) -> Config:
     flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}, "weights": {}}
     if options.gateway_only:
         flags["weights"]["take_part"] = False
+    flags["owner"] = {"yield_to_owner": True} if options.yield_to_owner else {}
     if not options.mdns:
         flags["discovery"]["mdns"] = False
     flags["gateway"] = {"auth": "off"} if options.no_auth else {}
@@ -266,6 +268,9 @@ class _Node:
         if config.discovery.mdns:
             await self._start_mdns()
         self._watching = loop.create_task(watch.run())
+        if config.owner.yield_to_owner:
+            looks = watch_owner(config.owner, config.shard.device, self._io.asked)
+            self._stack.push_async_callback(end, loop.create_task(looks))
         if self._console.shows_status:
             self._stack.callback(self._console.status, "")
             self._stack.push_async_callback(end, loop.create_task(self._show_status()))

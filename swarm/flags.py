@@ -30,6 +30,12 @@ AllowOrigin = Annotated[
 GatewayOnly = Annotated[
     bool, typer.Option("--gateway-only", help="Answer requests here, but take no layers.")
 ]
+YieldToOwner = Annotated[
+    bool,
+    typer.Option(
+        "--yield-to-owner", help="Give the layers up while other programs need the machine."
+    ),
+]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for peers.")]
 OpenSwarm = Annotated[
     bool, typer.Option("--open", help="Join the LAN's open swarm: anyone there may.")

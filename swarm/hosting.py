@@ -46,19 +46,8 @@ from swarm.messages import (
     WorkerFailed,
 )
 from swarm.notes import Level, note
-from swarm.routing.placement import (
-    Capacity,
-    Served,
-    choose_layers,
-    plan_layers,
-)
-from swarm.terms import (
-    HubShare,
-    LayerRange,
-    ModelId,
-    NodeId,
-    ShardState,
-)
+from swarm.routing.placement import Capacity, Served, choose_layers, plan_layers
+from swarm.terms import HubShare, LayerRange, ModelId, NodeId, ShardState
 
 PLANNED_TOGETHER_MAX = 6
 """Nodes whose layers are chosen in one plan; it takes some milliseconds of each one's loop."""
@@ -153,6 +142,15 @@ class Hosting(HostedShards):
         if h is not None:
             self._effects.append(ToWorker(Unload(model_id)))
             self._forget(h)
+
+    def rest(self) -> bool:
+        """End the worker, which has nothing to serve; False where there is none."""
+        if self._hosted or not (self._runs or self._restart_at is not None):
+            return False
+        if self._runs:
+            self._effects.append(StopWorker())
+        self._runs, self._restart_at = False, None
+        return True
 
     def _forget(self, h: Hosted) -> None:
         self._remove(h)

@@ -121,13 +121,25 @@ class HubWants:
         want = next((w for w in self._wants.values() if w.ask.name == name), None)
         if want is None or want.phase in (Phase.WHOLE, Phase.HELD):
             return False
-        self._effects.append(StopHub(want.ask.hub))
-        if want.phase is Phase.ADOPTING:
-            self._effects.append(DropModel(want.model_id))
-        del self._wants[want.ask.hub]
+        self._stop(want)
         self._tell("shard.unloaded", want)
         self._say()
         return True
+
+    def withdraw(self) -> tuple[WantOfHub, ...]:
+        """Nothing is wanted for now; what was. What is here already is hosting's to give up."""
+        asks = tuple(want.ask for want in self._wants.values())
+        for want in list(self._wants.values()):
+            self._stop(want)
+        self._say()
+        return asks
+
+    def _stop(self, want: _Want) -> None:
+        if want.phase not in (Phase.WHOLE, Phase.HELD):
+            self._effects.append(StopHub(want.ask.hub))
+        if want.phase is Phase.ADOPTING:
+            self._effects.append(DropModel(want.model_id))
+        del self._wants[want.ask.hub]
 
     def news(self, now: float) -> None:
         """What others say, or whether they are there, has changed, or what is hosted here."""

@@ -7,7 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarm.adoption import Adoption
-from swarm.asks import Announce, Ask, LoadModel, TakePart, UnloadModel, WantOfHub
+from swarm.asks import (
+    Announce,
+    Ask,
+    ComeBack,
+    GiveWay,
+    LoadModel,
+    TakePart,
+    UnloadModel,
+    WantOfHub,
+)
 from swarm.config import Config
 from swarm.departure import Departure
 from swarm.effects import Effect, ToWorker
@@ -21,6 +30,7 @@ from swarm.routing.relay import Relay
 from swarm.routing.worker_watch import TRIAL, WorkerWatch
 from swarm.terms import ModelId, NodeId
 from swarm.unloading import Unloading
+from swarm.yielding import Yielding
 
 
 class WorkerCare:
@@ -47,8 +57,10 @@ class WorkerCare:
         self._mover = Mover(me, hosting, relay, config.moves, hand_over_s)
         self._unloading = Unloading(hosting, relay, hand_over_s)
         self._departure = Departure(hosting)
+        self._yielding = Yielding(hosting, self._adoption, self._hub, self._unloading)
         self._parts = (
-            self._adoption, self._hub, self._mover, self._unloading, self._departure
+            self._adoption, self._hub, self._mover, self._unloading, self._departure,
+            self._yielding,
         )  # fmt: skip
         self._loading: dict[ModelId, float] = {}
         self._effects: list[Effect] = []
@@ -82,6 +94,10 @@ class WorkerCare:
                     self._unloading.begin(name, now)
             case Announce(in_s):
                 self._departure.announce(in_s, now)
+            case GiveWay(reason):
+                self._yielding.give_way(reason, now)
+            case ComeBack():
+                self._yielding.come_back(now)
 
     def fetch_fact(self, fact: Fact, now: float) -> None:
         if not self._hub.fact(fact, now):
@@ -147,6 +163,8 @@ class WorkerCare:
         due = self._unloading.next_deadline()
         if due is not None and now >= due:
             self._unloading.tick(now)
+        if self._yielding.tick(now):
+            self._watch.lost()
         if (reason := self._watch.verdict(now)) is not None:
             self._gone(self._hosting.worker_stuck(reason, now), reason)
             return True

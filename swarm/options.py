@@ -66,6 +66,8 @@ class JoinOptions:
     """Origins whose web pages may use the gateway."""
     hub: tuple[tuple[str, str], ...] = ()
     """Models that are not on this machine: what the hub calls them, and what they are called."""
+    yield_to_owner: bool = False
+    """Give the layers up while other programs need the machine."""
     gateway_only: bool = False
     """Without a model of its own, the node takes no layers of one that the swarm has either."""
 

@@ -52,5 +52,6 @@ def test_nothing_edits_a_config() -> None:
 
 def test_every_section_is_documented() -> None:
     assert [section.name for section in fields(Config)] == [
-        "link", "discovery", "gossip", "routing", "shard", "moves", "weights", "gateway",
+        "link", "discovery", "gossip", "routing", "shard", "moves", "owner", "weights",
+        "gateway",
     ]  # fmt: skip

@@ -52,6 +52,7 @@ def join(
     no_auth: flags.NoAuth = False,
     allow_origin: flags.AllowOrigin = None,
     gateway_only: flags.GatewayOnly = False,
+    yield_to_owner: flags.YieldToOwner = False,
     listen: flags.Listen = None,
     peer: flags.Peer = None,
     key: Annotated[str | None, typer.Option(help="The key of the swarm to join; kept.")] = None,
@@ -71,8 +72,7 @@ def join(
         device=device,
         dtype=dtype,
         threads=threads,
-        gateway=None if gateway is None else parse_address(gateway),
-        listen=None if listen is None else parse_address(listen),
+        gateway=_address(gateway), listen=_address(listen),
         peers=peers, key=key,
         open_swarm=open_swarm,
         home=home.expanduser(),
@@ -84,12 +84,16 @@ def join(
             enable_prefix_caching, enforce_eager, exact, copies,
         ),
         served_model_name=names,
-        no_auth=no_auth, gateway_only=gateway_only,
+        no_auth=no_auth, gateway_only=gateway_only, yield_to_owner=yield_to_owner,
         allow_origin=tuple(allow_origin or ()),
     )  # fmt: skip
     from swarm.daemon import run
 
     raise typer.Exit(run(options))
+
+
+def _address(text: str | None) -> Address | None:
+    return None if text is None else parse_address(text)
 
 
 def _swarm(

@@ -71,6 +71,7 @@ JOINS = {
     "swarm join --open": "swarm join --open --gateway-only",
     "swarm join --gateway HOST:PORT": "swarm join --gateway 127.0.0.1:0 --gateway-only",
     "swarm join --gateway-only": "",
+    "swarm join --yield-to-owner": "swarm join --yield-to-owner --gateway-only",
     "swarm join": "swarm join --gateway-only",
 }
 """Each starts a node of its own, which answers and leaves."""

@@ -8,7 +8,7 @@ import pytest
 
 from swarm.asks import WantOfHub
 from swarm.config import MIB, ShardConfig, WeightsConfig
-from swarm.effects import Effect, FetchHub, FetchModel, StopHub, Tell
+from swarm.effects import DropModel, Effect, FetchHub, FetchModel, StopHub, Tell
 from swarm.fetch_facts import FetchFailed, HubFailed, HubFetched, HubProgress, ModelFetched
 from swarm.hosting import Budget, Hosting
 from swarm.hub_wants import HubWants
@@ -226,3 +226,22 @@ def test_what_is_wanted_no_more_is_fetched_no_more(site: Site) -> None:
     assert site.fetching() == ["b"]
     assert not site["a"].wants.cancel(HUB)
     assert site["a"].hosting.hub_shares == ()
+
+
+def test_a_node_that_gives_way_leaves_the_download_to_others_and_may_want_it_again(
+    site: Site,
+) -> None:
+    (ask,) = site["a"].wants.withdraw()
+    site.settle()
+    assert ask == WantOfHub(HUB, HUB, None) and site["a"].hosting.hub_shares == ()
+    site.wait(WEIGHTS.hub_stall_s)
+    (other,) = site.fetching()
+    site.whole(other)
+    site["a"].wants.want(ask, site.now)
+    site["a"].wants.fact(HubFailed(HUB, "it is not here", is_final=True), site.now)
+    site.settle()
+    site.wait(CONFIG.settle_s)
+    assert FetchModel(SPEC.model_id, HUB) in site["a"].orders
+    assert site["a"].wants.withdraw() == (ask,)
+    site["a"].take()
+    assert DropModel(SPEC.model_id) in site["a"].orders

@@ -107,7 +107,9 @@ def test_models_without_a_pool_have_what_the_others_leave() -> None:
     assert [shape.capacity for shape in made.pools()] == [50, left // BLOCK_BYTES]
 
 
-@pytest.mark.parametrize(("memory", "blocks"), [(40 * MIB, 0), (4096 * MIB, POOL_BLOCKS_MAX)])
+@pytest.mark.parametrize(
+    ("memory", "blocks"), [(40 * MIB + BLOCK_BYTES + 8, 1), (4096 * MIB, POOL_BLOCKS_MAX)]
+)
 def test_a_pool_has_its_limits(memory: int, blocks: int) -> None:
     made = hosting(LAYERS, memory)
     made.worker_message(inspected(), 0.0)
