@@ -14,6 +14,7 @@ from typing import Protocol
 from swarm.errors import LinkError, ShardError
 from swarm.messages import FileChunk, FileRequest, Message
 from swarm.shard.checkpoint import (
+    GGUF_HEAD_NAME,
     MANIFEST_NAME,
     PIECES_NAME,
     TEXT_NAMES,
@@ -163,7 +164,7 @@ class ModelFiles:
             self._waiting.pop(where, None)
 
     async def _answer(self, peer: NodeId, request: FileRequest) -> None:
-        known = request.name in (MANIFEST_NAME, PIECES_NAME, *TEXT_NAMES)
+        known = request.name in (MANIFEST_NAME, PIECES_NAME, GGUF_HEAD_NAME, *TEXT_NAMES)
         model_id, name, offset = request.model_id, request.name, request.offset
         found = None
         if known and 0 <= offset <= FILE_BYTES_MAX:

@@ -46,6 +46,7 @@ RANKS: dict[str, int] = {
     "gossip.records": 1,
     **dict.fromkeys(("kernels", "link", "discovery", "gossip", "routing"), 2),
     "shard.checkpoint": 2,  # hashes and names only: a node hands out and checks text files by them
+    "shard.gguf_head": 2,  # integers only: a node finds by it what it hands out
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
     "hosted": 2,
@@ -95,7 +96,10 @@ RANKS: dict[str, int] = {
 SHARED_RANK_MAX = 1
 
 TORCH_PACKAGES = ("swarm/shard/", "swarm/kernels/")
-TORCH_FREE = ("history.py", "kv_blocks.py", "scheduler.py", "checkpoint.py", "worker_client_io.py")
+TORCH_FREE = (
+    "history.py", "kv_blocks.py", "scheduler.py", "checkpoint.py", "worker_client_io.py",
+    "gguf_head.py",
+)  # fmt: skip
 TORCH_MODULES = {"torch", "transformers", "accelerate", "safetensors", "gguf"}
 
 SHELL_NAMES = {"daemon.py", "cli.py", "__main__.py"}

@@ -48,6 +48,8 @@ TEXT_NAMES = (
     "chat_template.json",
 )
 """Small files that travel between nodes and are part of the identity, where they exist."""
+GGUF_HEAD_NAME = "head.gguf"
+"""The first bytes of a GGUF file, up to its tensors: one more of them, of such a model."""
 
 HEADER_BYTES_MAX = 100 * 1024 * 1024
 """The format's own limit for the JSON head of a safetensors file."""
@@ -205,7 +207,8 @@ def parse_manifest(data: bytes) -> Manifest:
         config, texts = str(table["config"]), text_digests(data)
     except BROKEN_JSON as error:
         raise ShardError("not a checkpoint manifest") from error
-    if len(tensors) > TENSORS_MAX or not set(texts) <= set(TEXT_NAMES) or CONFIG_NAME not in texts:
+    known = {*TEXT_NAMES, GGUF_HEAD_NAME}
+    if len(tensors) > TENSORS_MAX or not set(texts) <= known or CONFIG_NAME not in texts:
         raise ShardError("a checkpoint manifest that names too much, or no config")
     return Manifest(config, texts, tensors)
 

@@ -11,10 +11,16 @@ import transformers
 
 from swarm.errors import ShardError
 from swarm.shard import checkpoint as rules
+from swarm.shard.gguf_head import gguf_head
+
+HEAD_BYTES_READ = 16 << 20
+HEAD_BYTES_MAX = 256 << 20
+"""Tokenizers of large vocabularies take some ten megabytes."""
 
 
 def gguf_texts(path: Path) -> Mapping[str, bytes]:
-    """config.json, generation_config.json, tokenizer files and chat template, as bytes by name.
+    """config.json, generation_config.json, tokenizer files, chat template and the file's head, as
+    bytes by name.
 
     Raises ShardError when transformers does not know the architecture or the tokenizer.
     """
@@ -31,7 +37,22 @@ def gguf_texts(path: Path) -> Mapping[str, bytes]:
     texts[rules.CONFIG_NAME] = _json(_plain(config.to_dict()))
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     texts[rules.GENERATION_CONFIG_NAME] = _json(ids)
+    texts[rules.GGUF_HEAD_NAME] = _head(path)
     return texts
+
+
+def _head(path: Path) -> bytes:
+    """Of unknown length: more is read until all of it is there."""
+    count = HEAD_BYTES_READ
+    while True:
+        with path.open("rb") as stream:
+            data = stream.read(count)
+        try:
+            return data[: gguf_head(data).byte_count]
+        except ShardError:
+            if len(data) < count or count >= HEAD_BYTES_MAX:
+                raise
+            count *= 4
 
 
 def _plain(config: Mapping[str, object]) -> dict[str, object]:

@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
 from swarm.shard.cut import Part, cut_class
+from swarm.shard.gguf_part_io import as_loaded
 from swarm.shard.gguf_weights_io import gguf_source
 from swarm.shard.glue import install_glue
 from swarm.shard.quantized import quantize_model
@@ -73,6 +74,13 @@ def load_stage(
 
     quantization  of the weights: `none`, or one of `quantized.QUANTIZATIONS`
     """
+    with as_loaded(path) as shown:
+        return _loaded_stage(shown, part, dtype, device, quantization)
+
+
+def _loaded_stage(
+    path: Path, part: Part, dtype: torch.dtype, device: torch.device, quantization: str
+) -> Stage:
     config = read_config(path)
     base = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     base = base[0] if isinstance(base, tuple) else base

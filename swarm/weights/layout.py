@@ -5,6 +5,9 @@
     head.safetensors         the output matrix, where the model has one of its own
     rest.safetensors         what is none of these, mostly small norms; every part has it
 
+Tensors of a GGUF file lie in them as the blocks that they are, with `GGUF:Q4_0` or another as their
+type: for those who read such files they are laid out anew (`shard/gguf_part_io.py`).
+
 The bytes of a file follow from the manifest alone, so two nodes that hold a layer hold equal files,
 and the place of each piece in its file is known before it has come.
 """

@@ -21,7 +21,8 @@ from swarm.messages import (
     PieceRequest,
     PieceSlice,
 )
-from swarm.shard.checkpoint import PIECE_BYTES, parse_manifest
+from swarm.shard.checkpoint import GGUF_HEAD_NAME, PIECE_BYTES, parse_manifest
+from swarm.shard.gguf_head import gguf_head
 from swarm.terms import ModelId, NodeId
 from swarm.weights.layout import as_bits
 from swarm.weights.pace import Pacer
@@ -215,13 +216,21 @@ class PieceServer:
 
 
 def _indexed(folder: Path, manifest_path: Path, known: _Index | None) -> _Index:
-    """Read where tensors lie, unless the folder is as it was. GGUF files have none to give."""
+    """Read where tensors lie, unless the folder, or the GGUF file, is as it was."""
     try:
         stamp = folder.stat().st_mtime_ns
         if known is not None and known.stamp == stamp:
             return known
-        places = tensor_places(folder)
         manifest = parse_manifest(manifest_path.read_bytes())
+        if folder.is_file():
+            head = gguf_head(manifest_path.with_name(GGUF_HEAD_NAME).read_bytes())
+            places = {
+                name: (folder, head.starts[name], entry.byte_count)
+                for name, entry in manifest.tensors.items()
+                if name in head.starts
+            }
+        else:
+            places = tensor_places(folder)
     except (OSError, ShardError):
         return _Index(0, ())
     return _Index(stamp, tuple(places.get(name) for name in sorted(manifest.tensors)))

@@ -172,8 +172,6 @@ class Weights:
         if files is None:
             files = await self._texts(model_id)
         manifest = await asyncio.to_thread(check_texts, model_id, files)
-        if any(entry.dtype.startswith("GGUF:") for entry in manifest.tensors.values()):
-            raise ShardError("it is a GGUF file, of which no parts can be fetched; give --model")
         path = await asyncio.to_thread(store.begin, model_id, order.name, files)
         await self._ask_holdings(model_id)
         obtainable = await self._obtainable(model_id, path, manifest)
