@@ -98,8 +98,9 @@ class Ledger:
         return bool(self._unsaved)
 
     def forget_before(self, day: int) -> None:
-        """Older days stay on disk alone."""
-        for entry in [entry for entry in self._receipts if entry.day < day]:
+        """Older days stay on disk alone, as soon as they are there."""
+        old = [e for e in self._receipts if e.day < day and e not in self._unsaved]
+        for entry in old:
             del self._receipts[entry]
             self._of_origin[entry.origin] -= 1
             for told in self._told.values():

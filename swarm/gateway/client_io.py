@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,8 +87,8 @@ class GatewayClient:
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         """`headers`: sent along with each request."""
-        parts = urlsplit(url if "//" in url else f"//{url}")
         try:
+            parts = urlsplit(url if "//" in url else f"//{url}")
             port = parts.port
         except ValueError as error:
             raise ConfigError(f"a gateway is named as http://HOST:PORT, not {url!r}") from error
@@ -100,7 +100,10 @@ class GatewayClient:
         self.headers = dict(headers or {})
 
     def state(self) -> Json:
-        return self._call("GET", "/swarm/state")
+        told = self._call("GET", "/swarm/state")
+        if "node_id" not in told:
+            raise self._stranger()
+        return told
 
     def explain(self, question: Mapping[str, str | int]) -> Json:
         """The routes that a request could take now."""
@@ -108,15 +111,18 @@ class GatewayClient:
 
     def models(self) -> list[str]:
         """The models that are covered now."""
-        return [str(entry["id"]) for entry in self._call("GET", "/v1/models")["data"]]
+        with self._sense():
+            return [str(entry["id"]) for entry in self._call("GET", "/v1/models")["data"]]
 
     def model(self, name: str) -> str:
         """The covered model that `name` means. Raises RequestError, which names those there are."""
-        return str(self._call("GET", f"/v1/models/{quote(name)}")["id"])
+        with self._sense():
+            return str(self._call("GET", f"/v1/models/{quote(name)}")["id"])
 
     def leave(self, control_token: str) -> float:
         """Ask the node to leave; the seconds it gives running sessions."""
-        return float(self._departure(control_token, {})["grace_s"])
+        with self._sense():
+            return float(self._departure(control_token, {})["grace_s"])
 
     def leave_in(self, control_token: str, in_s: float) -> None:
         """Ask it to leave in so many seconds, and to tell others."""
@@ -138,7 +144,10 @@ class GatewayClient:
             try:
                 for line in response:
                     if line.strip():
-                        yield dict(json.loads(line))
+                        entry = dict(json.loads(line))
+                        if "event" not in entry:
+                            raise self._stranger()
+                        yield entry
             except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
                 raise LinkError(f"{self.url} broke off: {error}") from error
 
@@ -180,8 +189,19 @@ class GatewayClient:
                 raise _refusal(response)
             try:
                 return dict(json.loads(response.read()))
-            except (ValueError, OSError, http.client.HTTPException) as error:
-                raise LinkError(f"{self.url} does not answer as a swarm gateway") from error
+            except (ValueError, TypeError, OSError, http.client.HTTPException) as error:
+                raise self._stranger() from error
+
+    @contextmanager
+    def _sense(self) -> Iterator[None]:
+        """An answer without what it must hold is some other program's."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._stranger() from error
+
+    def _stranger(self) -> LinkError:
+        return LinkError(f"{self.url} does not answer as a swarm gateway")
 
     def _send(
         self, method: str, path: str, body: Json | None, headers: Mapping[str, str]

@@ -82,6 +82,7 @@ def test_the_ledger_is_bounded_and_no_origin_fills_it() -> None:
     for letter in "xyz":
         ledger.learn(replace(ENTRY, origin=seal(letter).me), receipt())
     assert len(ledger.receipts()) == NODE_ACCOUNTS_MAX + 1
+    ledger.take_unsaved()
     ledger.forget_before(DAY + 1)
     ledger.learn(replace(ENTRY, day=DAY + 1), receipt())
     assert len(ledger.receipts()) == 1
@@ -215,3 +216,12 @@ def test_a_file_from_before_there_was_a_ledger_gets_one(tmp_path: Path) -> None:
     store = ReceiptStore(tmp_path)
     assert store.ledger() == {}
     assert store.sums()[0] == {Account(DAY, BERT.me, MODEL): 30}
+
+
+def test_what_is_old_is_kept_until_it_is_on_disk() -> None:
+    ledger = Ledger(100)
+    ledger.learn(ENTRY, receipt(50))
+    ledger.forget_before(ENTRY.day + 1)
+    assert list(ledger.take_unsaved()) == [ENTRY]
+    ledger.forget_before(ENTRY.day + 1)
+    assert ledger.receipts() == {}
