@@ -309,6 +309,8 @@ SENTENCES = {
     "shard.load": "Loading layers {layers} of {model}.",
     "shard.serving": "Serving layers {layers} of {model}.",
     "shard.failed": "{model} cannot be served here: {reason}.",
+    "shard.last_copy": "Nobody else serves layers {layers} of {model}: answers that need them wait "
+    "for another node, and fail where none comes.",
     "worker.lost": "The worker process ended ({reason}); it is started again in {restart_s} s.",
     "gateway.usage_damaged": "The counts of used tokens were damaged and begin anew; the old file "
     "is kept as {kept}.",

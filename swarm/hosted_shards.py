@@ -107,6 +107,11 @@ class HostedShards:
             if h.stage is Stage.SERVING and h.speed is not None
         )
 
+    def layers_of(self, name: str) -> LayerRange | None:
+        """Served under that name."""
+        found = (h for h in self._hosted if h.wish.name == name and h.stage is Stage.SERVING)
+        return next((h.layers for h in found), None)
+
     def speed_of(self, model_id: ModelId) -> ShardSpeed | None:
         h = self._of_model(model_id)
         return None if h is None else h.speed

@@ -91,7 +91,7 @@ class WorkerCare:
                 self._hub.want(ask, now)
             case UnloadModel(name):
                 if not self._hub.cancel(name):
-                    self._unloading.begin(name, now)
+                    self._unloading.begin(name, now, self._market().rivals)
             case Announce(in_s):
                 self._departure.announce(in_s, now)
             case GiveWay(reason):

@@ -6,11 +6,17 @@ as from a node that leaves, its KV warmed first. When nobody is left, or after a
 
 from __future__ import annotations
 
-from swarm.effects import Effect, Send
+from collections.abc import Mapping, Sequence
+
+from swarm.effects import Effect, Send, Tell
+from swarm.hosted import Rival
 from swarm.hosting import Hosting
 from swarm.messages import FailureCode
+from swarm.notes import Level, note
 from swarm.routing.relay import Relay
-from swarm.terms import ModelId
+from swarm.terms import LayerRange, ModelId, ShardState
+
+Rivals = Mapping[ModelId, Sequence[Rival]]
 
 LOOK_S = 0.25
 """Between two looks whether somebody still uses the layers."""
@@ -37,14 +43,33 @@ class Unloading:
     def next_deadline(self) -> float | None:
         return self._due
 
-    def begin(self, name: str, now: float) -> None:
-        """Raises RequestError where no model of that name is served here."""
+    def begin(self, name: str, now: float, rivals: Rivals | None = None) -> None:
+        """Raises RequestError where no model of that name is served here.
+
+        rivals  per model who else holds which layers: whoever unloads the last copy is told
+        """
+        layers = self._hosting.layers_of(name)
         model_id = self._hosting.retire(name)
         if model_id is None or model_id in self._until:
             return
+        if layers and rivals is not None:
+            self._tell_of_last(name, layers, rivals.get(model_id, ()))
         self._until[model_id] = now + self._hand_over_s
         self._effects += [Send(node, word) for node, word in self._relay.farewells(model_id)]
         self._due = now
+
+    def _tell_of_last(self, name: str, layers: LayerRange, others: Sequence[Rival]) -> None:
+        held = {
+            layer
+            for rival in others
+            if rival.state is ShardState.SERVING
+            for layer in range(rival.layers.start, rival.layers.stop)
+        }
+        alone = [layer for layer in range(layers.start, layers.stop) if layer not in held]
+        if alone:
+            span = LayerRange(alone[0], alone[-1] + 1)
+            told = note("shard.last_copy", Level.WARNING, model=name, layers=str(span))
+            self._effects.append(Tell(told))
 
     def tick(self, now: float) -> None:
         for model_id, until in list(self._until.items()):

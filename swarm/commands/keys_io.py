@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +17,11 @@ from swarm.access.keys_io import KeyStore
 from swarm.access.usage import totals
 from swarm.access.usage_io import UsageStore, parse_day
 from swarm.commands.terminal_io import DEFAULT_HOME, AsJson, Home, print_json, wide_console
-from swarm.errors import ConfigError
+from swarm.errors import ConfigError, LinkError, RequestError
 from swarm.terms import short
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 HELP = "Keys of the API: who may use this node's gateway. (The swarm's own key: `swarm key`.)"
 
@@ -139,12 +140,14 @@ def _show_nodes(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) ->
     elif not rows:
         print("no layers run between this node and others are known yet (written every 15 s)")
     else:
+        called = _names(folder)
         table = Table("day", "node", "model", box=None)
         table.add_column("ran for this node", justify="right")
         table.add_column("this node ran, as signed", justify="right")
         for row in rows:
             counts = (f"{row['consumed']:,}", f"{row['served']:,}")
-            table.add_row(row["day"], short(row["node"]), short(row["model_id"]), *counts)
+            names = (called(row[key]) for key in ("node", "model_id"))
+            table.add_row(row["day"], *names, *counts)
         wide_console().print(table)
 
 
@@ -161,12 +164,26 @@ def _show_swarm(folder: Path, since_day: int, *, as_csv: bool, as_json: bool) ->
     elif not rows:
         print("no receipts of any node are known here yet; they are passed on every two minutes")
     else:
+        called = _names(folder)
         table = Table("day", "node", "ran for", "model", box=None)
         table.add_column("layer-tokens, as signed", justify="right")
         for row in rows:
-            names = (short(row["server"]), short(row["origin"]), short(row["model_id"]))
+            names = (called(row[key]) for key in ("server", "origin", "model_id"))
             table.add_row(row["day"], *names, f"{row['layer_tokens']:,}")
         wide_console().print(table)
+
+
+def _names(folder: Path) -> Callable[[str], str]:
+    """What people call a node or model, by its id: as the running node knows it, if one runs."""
+    from swarm.gateway.client_io import running_node
+
+    names: dict[str, str] = {}
+    with suppress(ConfigError, LinkError, RequestError):
+        state = running_node(folder).client().state()
+        names = {
+            entry["id"]: entry["name"] for part in ("nodes", "models") for entry in state[part]
+        }
+    return lambda key: f"{names[key]} {short(key)}" if names.get(key) else short(key)
 
 
 def _store(home: Path, *, make: bool = False) -> KeyStore:

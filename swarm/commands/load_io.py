@@ -20,6 +20,8 @@ SAID = {
     "shard.intended": "{model}: layers {layers} are chosen",
     "shard.load": "{model}: layers {layers} are being loaded",
     "shard.serving": "{model}: layers {layers} are served",
+    "shard.last_copy": "{model}: nobody else serves layers {layers}; answers that need them wait "
+    "for another node, and fail where none comes",
     "shard.unloaded": "{model} is served here no more",
 }
 

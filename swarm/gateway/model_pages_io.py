@@ -30,6 +30,7 @@ ENDS_OF_LOAD = frozenset({"shard.serving", "shard.failed", "shard.unloaded"})
 """The last: somebody unloads it before it is served."""
 NEWS_OF_LOAD = ENDS_OF_LOAD | {"shard.intended", "shard.load"}
 ENDS_OF_UNLOAD = frozenset({"shard.unloaded"})
+NEWS_OF_UNLOAD = ENDS_OF_UNLOAD | {"shard.last_copy"}
 
 
 def is_control(request: web.Request, token: str | None) -> bool:
@@ -73,7 +74,7 @@ class ModelPages:
     async def _unload(self, request: web.Request) -> web.StreamResponse:
         """`model`: its name."""
         ask = UnloadModel(_text(await self._asked(request), "model"))
-        return await self._followed(request, ask, ENDS_OF_UNLOAD, ENDS_OF_UNLOAD)
+        return await self._followed(request, ask, NEWS_OF_UNLOAD, ENDS_OF_UNLOAD)
 
     async def _asked(self, request: web.Request) -> dict[str, object]:
         if not is_control(request, self._control_token):

@@ -46,10 +46,14 @@ def test_a_model_is_loaded_answers_and_goes_in_mid_answer(tmp_path: Path) -> Non
         swarm.wait(lambda: len(_servers(first, "other")) == 2, "both models to come back")
         assert len(_servers(first, "base")) == 2
         answer = first.ask(model="other", **LONG).read_to(5)
-        assert change(first, "unload", model="other")[-1]["event"] == "shard.unloaded"
+        assert [told["event"] for told in change(first, "unload", model="other")] == [
+            "shard.unloaded"
+        ], "another one has it"
         answer.finish()
         assert answer.error is None and answer.ids == alone.ids
-        assert change(second, "unload", model="other")[-1]["event"] == "shard.unloaded"
+        last, gone = change(second, "unload", model="other")
+        assert (last["event"], last["layers"]) == ("shard.last_copy", f"0:{LAYERS}")
+        assert gone["event"] == "shard.unloaded"
         swarm.wait(lambda: named(first) == {"base"}, "the model to be unlisted")
         assert first.ask(model="base", **{**LONG, "max_tokens": 5}).finish().error is None
         swarm.await_idle()

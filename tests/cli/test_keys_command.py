@@ -9,13 +9,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from background import gateway, save_gateway
+from fake_node import FakeNode
 from swarm_procs import PROGRAM
 
 from swarm import cli
 from swarm.access.keys import digest_of
 from swarm.access.keys_io import KeyStore
+from swarm.access.receipts import Account
+from swarm.access.receipts_io import ReceiptStore
 from swarm.access.usage import Amount, Place
 from swarm.access.usage_io import UsageStore, parse_day
+from swarm.terms import NodeId, short
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +106,22 @@ def test_usage_as_a_table_as_json_and_for_a_spreadsheet(
     assert any(",'=cmd" in line for line in lines)
     assert run(capsys, "usage", "--home", tmp_path, "--csv", "--json")[0] == 1
     assert run(capsys, "usage", "--home", tmp_path, "--since", "soon")[0] == 1
+
+
+def test_layers_run_between_nodes_are_shown_by_the_names_that_the_running_node_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, stranger = NodeId("a" * 32), NodeId("f" * 32)
+    model = FakeNode().views[0].spec.model_id
+    sums = {Account(20000, node, model): 7 for node in (known, stranger)}
+    ReceiptStore(tmp_path).save(sums, {}, {})
+    _, out, _ = run(capsys, "usage", "--nodes", "--home", tmp_path)
+    assert "anna" not in out and short(known) in out, "no node runs"
+    with gateway(FakeNode) as (_, served):
+        save_gateway(tmp_path, served.url)
+        _, out, _ = run(capsys, "usage", "--nodes", "--home", tmp_path)
+    assert f"anna {short(known)}" in out and f"tiny {short(model)}" in out
+    assert re.search(rf"  {short(stranger)}  ", out)
 
 
 def test_a_node_does_not_open_itself_to_a_network_without_a_key(tmp_path: Path) -> None:
