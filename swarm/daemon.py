@@ -29,6 +29,7 @@ from swarm.access.receipts import Seal
 from swarm.access.receipts_io import ReceiptDesk, ReceiptLinks, ReceiptStore
 from swarm.access.usage_io import UsageStore
 from swarm.asks import TakePart, WantOfHub
+from swarm.battery_io import watch_battery
 from swarm.config import Config, load_config
 from swarm.console_io import Console
 from swarm.discovery.announcement import Announcement
@@ -268,6 +269,9 @@ class _Node:
         if config.discovery.mdns:
             await self._start_mdns()
         self._watching = loop.create_task(watch.run())
+        self._stack.push_async_callback(
+            end, loop.create_task(watch_battery(config.owner, self._gateway.departure))
+        )
         if config.owner.yield_to_owner:
             looks = watch_owner(config.owner, config.shard.device, self._io.asked)
             self._stack.push_async_callback(end, loop.create_task(looks))

@@ -27,3 +27,9 @@ class OwnerConfig:
     quiet_max_s: float = 1800.0
     lasting_s: float = 3600.0
     """Who was left alone for so long since begins with the shortest wait again."""
+    battery_notice_s: float = 900.0
+    """A machine on battery announces its departure so long before the battery is empty: enough for
+    others to fetch and load what only it holds. 0: it says nothing."""
+    battery_share: float = 0.1
+    """The same when so little of the battery is left, where the system tells no time."""
+    battery_look_s: float = 30.0

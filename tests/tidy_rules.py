@@ -71,6 +71,8 @@ RANKS: dict[str, int] = {
     "owner": 2,
     "owner_io": 3,
     "departure_io": 3,
+    "battery": 2,
+    "battery_io": 4,
     "hub_wants": 5,
     "mover": 5,
     "unloading": 5,
