@@ -263,6 +263,8 @@ class RoutingConfig:
 @dataclass(frozen=True, slots=True)
 class ShardConfig:
     device: str = "cpu"
+    """cpu, cuda:N or mps; several with commas between, a worker for each, in the order in which
+    rows pass them."""
     dtype: str = "auto"
     """float32, bfloat16, float16; auto: the checkpoint's own, float32 where that is slow on CPU."""
     quantization: str = "none"
@@ -284,7 +286,9 @@ class ShardConfig:
     threads: int = 0
     """Compute threads; 0: all physical cores."""
     memory_bytes: int = 0
-    """For weights, KV and activations; 0: 70 % of what is free at start."""
+    """For weights, KV and activations, on each device; 0: 70 % of what is free at start."""
+    device_memory: str = ""
+    """The same for each device of several: sizes with commas between."""
     kv_fraction: float = 0.3
     """Part of the memory kept for KV when the layers are chosen."""
     later_fraction: float = 0.25

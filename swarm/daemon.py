@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import random
-import re
 import secrets
 import signal
 import socket
@@ -32,6 +31,8 @@ from swarm.asks import TakePart, WantOfHub
 from swarm.battery_io import watch_battery
 from swarm.config import Config, load_config
 from swarm.console_io import Console
+from swarm.cores_io import usable_cores
+from swarm.devices import workers_of
 from swarm.discovery.announcement import Announcement
 from swarm.discovery.interfaces import Interface, announced_addresses
 from swarm.discovery.interfaces_io import InterfaceWatch
@@ -42,7 +43,8 @@ from swarm.gateway.http_io import Gateway
 from swarm.gateway.sources import Sources
 from swarm.gossip.sealing import Signer
 from swarm.home_io import Home
-from swarm.hosting import Budget, Hosting, Wish
+from swarm.hosted import node_budget
+from swarm.hosting import Hosting, Wish
 from swarm.key_desk_io import KeyDesk, KeyPorts
 from swarm.link.handshake import Credentials
 from swarm.link.identity import Identity, node_id_of, verify
@@ -65,6 +67,7 @@ from swarm.terms import Address, Incarnation, NodeId, short
 from swarm.waiting_io import end, first_of
 from swarm.weights.store_io import cached_models, models_store
 from swarm.wishes import Wishes
+from swarm.worker_desk_io import OneOfMany
 
 RECORD_DOMAIN = b"gossip record"
 CHOICES = {
@@ -110,8 +113,6 @@ def _check(options: JoinOptions) -> None:
         raise ConfigError("--gateway-only serves no layers, so it takes no --model")
     if options.layers is not None and not given:
         raise ConfigError("--layers says which part of a model to serve, but there is no --model")
-    if options.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", options.device):
-        raise ConfigError(f"{options.device!r} is not a device; use cpu, cuda:N or mps")
     if len(options.served_model_name) > len(options.model):
         raise ConfigError("--served-model-name was given more often than --model")
     for peer in options.peers:
@@ -137,6 +138,8 @@ def _config(home: Home, options: JoinOptions) -> Config:
         value = getattr(options, name)
         if value is not None:
             shard[name] = value
+    if options.memory_bytes is not None or options.device_memory is not None:
+        shard["device_memory"] = options.device_memory or ""
     engine = dataclasses.asdict(options.engine)
     shard.update({name: value for name, value in engine.items() if value is not None})
     flags: dict[str, dict[str, Any]] = {"shard": shard, "discovery": {}, "weights": {}}
@@ -156,6 +159,7 @@ def _config(home: Home, options: JoinOptions) -> Config:
         value = getattr(config.shard, name)
         if value not in known:
             raise ConfigError(f"{value!r} is not a {name}; use {', '.join(known)}")
+    workers_of(config.shard, 0, 1)
     return config
 
 
@@ -338,9 +342,9 @@ class _Node:
     def _node_io(
         self, loop: asyncio.AbstractEventLoop, addresses: tuple[Address, ...], events: _Late
     ) -> NodeIo:
-        memory = self._config.shard.memory_bytes or int(
-            psutil.virtual_memory().available * MEMORY_SHARE
-        )
+        free = int(psutil.virtual_memory().available * MEMORY_SHARE)
+        shards = workers_of(self._config.shard, free, usable_cores())
+        memory = [shard.memory_bytes or free for shard in shards]
         paths = dict.fromkeys(Path(text).resolve() for text in self._options.model)
         given = self._options.served_model_name
         names = [*given, *(path.name for path in list(paths)[len(given) :])]
@@ -351,8 +355,7 @@ class _Node:
         of_hub = [printable(name)[:NAME_LETTERS_MAX] for _, name in self._options.hub]
         self._wishes = Wishes([wish.name for wish in wishes] + of_hub)
         me = self._identity.node_id
-        budget = Budget.of(memory, self._config.shard)
-        cache = str(self._home.cache)
+        budget, cache = node_budget(shards, memory), str(self._home.cache)
         hosting = Hosting(me, wishes, budget, self._config.shard, cache)
         about = About(
             node=me,
@@ -360,7 +363,7 @@ class _Node:
             version=version("swarm"),
             swarm_tag=self._key.tag,
             is_open=self._key.is_open,
-            memory_bytes=memory if wishes or of_hub or self._takes_part else 0,
+            memory_bytes=sum(memory) if wishes or of_hub or self._takes_part else 0,
             addresses=addresses,
         )
         self._disk = NodeDisk(self._home, self._links.set_incarnation, self._console.note)
@@ -370,15 +373,20 @@ class _Node:
         core.stays.begin(self._home.stays(), time.time(), time.monotonic())
         files = LocalCheckpoints()
         files.core = core
+        workers = [
+            WorkerClient(shard, OneOfMany(events, device), self._worker_said)
+            for device, shard in enumerate(shards)
+        ]
         parts = Parts(
             loop=loop,
             clock=time.monotonic,
             entropy=secrets.token_bytes,
-            worker=WorkerClient(self._config.shard, events, self._worker_said),
+            worker=workers[0],
             store=self._disk,
             files=files,
             sink=self._noted,
             models=self._models if of_hub or self._takes_part else None,
+            beside=tuple(workers[1:]),
         )
         return NodeIo(core, parts)
 

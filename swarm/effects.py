@@ -52,17 +52,24 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class ToWorker:
+    """`device`: whose worker; None: of a node with several, all that it concerns."""
+
     message: Message
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start the worker process (again); it will be told what to load."""
+    """Start the worker process (again) unless it runs; it will be told what to load."""
+
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
     """End the worker process, by force if need be; its loss is not told again."""
+
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)

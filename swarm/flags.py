@@ -18,7 +18,13 @@ Models = Annotated[
     ),
 ]
 Layers = Annotated[str | None, typer.Option(metavar="A:B", help="Serve exactly these layers.")]
-Memory = Annotated[str | None, typer.Option(metavar="8GiB", help="For weights, KV and work space.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8GiB", help="For weights, KV and work space, on each device; or 24GiB,8GiB."
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda:N or mps; several: cuda:0,cuda:1,cpu.")]
 Gateway = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP.")]
 NoAuth = Annotated[
     bool, typer.Option("--no-auth", help="Ask for no key of the API, wherever the gateway listens.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from swarm.config import ShardConfig
+from swarm.devices import CPU
 from swarm.messages import KV_BLOCK_TOKENS, Begin, Inspected, Loaded, RowType, Run, StepKind
 from swarm.terms import (
     HubShare,
@@ -15,6 +16,7 @@ from swarm.terms import (
     ModelSpec,
     NodeId,
     NumericClass,
+    Parts,
     Sampling,
     SessionId,
     ShardInfo,
@@ -45,15 +47,38 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Memory of this node, bytes. `weights` and `kv` together stay under what the owner allows."""
+    """Memory of a device, bytes. `weights` and `kv` together stay under what the owner allows."""
 
     weights: int
     kv: int
+    spills: bool = False
+    """It takes no more than what the node's other devices cannot hold."""
+    beside: tuple[Budget, ...] = ()
+    """Of the node's other devices, in their order."""
 
     @staticmethod
-    def of(memory_bytes: int, config: ShardConfig) -> Budget:
+    def of(memory_bytes: int, config: ShardConfig, *, spills: bool = False) -> Budget:
         usable = max(0, memory_bytes - config.activation_bytes)
-        return Budget(int(usable * (1 - config.kv_fraction)), int(usable * config.kv_fraction))
+        weights, kv = int(usable * (1 - config.kv_fraction)), int(usable * config.kv_fraction)
+        return Budget(weights, kv, spills)
+
+    @property
+    def devices(self) -> tuple[Budget, ...]:
+        return (self, *self.beside)
+
+    @staticmethod
+    def join(devices: Sequence[Budget]) -> Budget:
+        """Of one node, whose devices these are."""
+        return replace(devices[0], beside=tuple(devices[1:]))
+
+
+def node_budget(workers: Sequence[ShardConfig], memory: Sequence[int]) -> Budget:
+    """`memory`: bytes that each of the workers may take."""
+    has_gpu = any(worker.device != CPU for worker in workers)
+    return Budget.join([
+        Budget.of(size, worker, spills=has_gpu and worker.device == CPU)
+        for size, worker in zip(memory, workers, strict=True)
+    ])  # fmt: skip
 
 
 class Stage(Enum):
@@ -83,14 +108,18 @@ class Hosted:
     wish: Wish
     stage: Stage = Stage.INSPECTING
     inspected: Inspected | None = None
+    sizes: tuple[Inspected, ...] = ()
+    """The same as each device sees it: dtypes, and so sizes, may differ."""
     layers: LayerRange | None = None
+    parts: Parts = ()
+    """Where these lie, by device."""
     loaded: Loaded | None = None
     speed: ShardSpeed | None = None
     deadline: float | None = None
     turns: int = 0
     """Times that nodes of smaller id were let go first."""
-    pool_bytes: int = 0
-    """Of the KV pool that was asked for with its layers."""
+    pools: tuple[int, ...] = ()
+    """Bytes of the KV pool that was asked for with its layers, by device."""
     loads: int = 0
     """Times that it was loaded."""
     obtainable: frozenset[int] | None = None
@@ -101,8 +130,8 @@ class Hosted:
     """Layers that it is to serve instead of those that it serves."""
     is_parting: bool = False
     """Others are told that it loads what is next; who uses it still is being moved away."""
-    former: LayerRange | None = None
-    """What it served before those that are being loaded."""
+    former: tuple[LayerRange, Parts] | None = None
+    """What it served before those that are being loaded, and where these lay."""
     is_retiring: bool = False
     """Its owner wants it served no more: others are not told of it, sessions still run."""
     is_barred: bool = False
@@ -113,9 +142,24 @@ class Hosted:
     @property
     def weight_bytes(self) -> int:
         """Of the layers chosen or loaded."""
-        if self.inspected is None or self.layers is None or self.stage is Stage.FAILED:
+        return sum(self.weight_bytes_on(device) for device in range(len(self.parts)))
+
+    def weight_bytes_on(self, device: int) -> int:
+        part = self.part_on(device)
+        if self.layers is None or part is None or self.stage is Stage.FAILED:
             return 0
-        return weight_bytes(self.inspected, self.layers)
+        return weight_bytes(self.sizes[device], part)
+
+    def part_on(self, device: int) -> LayerRange | None:
+        return self.parts[device] if device < len(self.parts) else None
+
+    def pool_bytes_on(self, device: int) -> int:
+        return self.pools[device] if device < len(self.pools) else 0
+
+    def uses(self, device: int) -> bool:
+        """Whether what it does or has depends on this device."""
+        is_settled = self.stage in (Stage.LOADING, Stage.LOADED, Stage.SERVING)
+        return not is_settled or self.part_on(device) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +206,9 @@ def shard_info(h: Hosted, inspected: Inspected, layers: LayerRange, state: Shard
         kv_capacity_bytes=0,
         row_bytes=loaded.row_bytes if loaded else spec.hidden_size * 4,
         guides=loaded is not None and loaded.guides,
+        cuts=tuple(part.start for part in h.parts if part and part.start > layers.start)
+        if layers == h.layers
+        else (),
     )
 
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from swarm.choosing import best_layers
 from swarm.config import ShardConfig
 from swarm.effects import DropModel, Effect, FetchLayers, StartWorker, StopWorker, Tell, ToWorker
 from swarm.errors import RequestError
 from swarm.hosted import (
     DONE,
-    POOL_BLOCKS_MAX,
     Hosted,
     Stage,
     block_bytes,
@@ -46,11 +46,9 @@ from swarm.messages import (
     WorkerFailed,
 )
 from swarm.notes import Level, note
-from swarm.routing.placement import Capacity, Served, choose_layers, plan_layers
+from swarm.routing.placement import Capacity
 from swarm.terms import HubShare, LayerRange, ModelId, NodeId, ShardState
 
-PLANNED_TOGETHER_MAX = 6
-"""Nodes whose layers are chosen in one plan; it takes some milliseconds of each one's loop."""
 UNMEASURED_S = 0.001
 """Per layer and token, of a node that has loaded nothing yet."""
 
@@ -70,10 +68,11 @@ class Hosting(HostedShards):
         super().__init__(wishes, budget, config)
         self._me = me
         self._cache_dir = cache_dir
-        self._runs = False
-        """A worker was started, and nothing was heard of its end."""
-        self._restart_at: float | None = None
-        self._restart_pause_s = config.restart_min_s
+        self._running: set[int] = set()
+        """Devices whose worker was started, and of whose end nothing was heard."""
+        self._restarts: dict[int, float] = {}
+        """When the workers of lost devices are started anew."""
+        self._pauses_s = [config.restart_min_s] * self.device_count
         self._effects: list[Effect] = []
         self._given_up: list[ModelId] = []
         self.hub_shares: tuple[HubShare, ...] = ()
@@ -85,7 +84,7 @@ class Hosting(HostedShards):
         """Rises whenever shards or speeds may have changed."""
 
     def next_deadline(self) -> float | None:
-        due = self._restart_at
+        due = min(self._restarts.values(), default=None)
         for h in self._hosted:
             if h.deadline is not None and (due is None or h.deadline < due):
                 due = h.deadline
@@ -103,12 +102,12 @@ class Hosting(HostedShards):
 
     def start(self) -> None:
         if self._hosted:
-            self._start_worker()
+            self._start_workers()
 
     def adopt(self, wish: Wish, obtainable: frozenset[int]) -> None:
         """Take part in a model of the swarm. `obtainable`: layers whose weights are to be had."""
         self._hosted.append(Hosted(wish, obtainable=obtainable))
-        self._start_worker()
+        self._start_workers()
 
     def load(self, wish: Wish) -> None:
         """One more model. Raises RequestError where it, or another of its name, is here already."""
@@ -120,7 +119,7 @@ class Hosting(HostedShards):
                 raise RequestError(f"{another}{wish.name} is served here already", status=409)
         self._hosted = [h for h in self._hosted if h.wish.path != wish.path]
         self._hosted.append(Hosted(wish))
-        self._start_worker()
+        self._start_workers()
 
     def retire(self, name: str) -> ModelId | None:
         """Others are told no more of a model. None: it was not even looked at, and is gone now.
@@ -144,12 +143,12 @@ class Hosting(HostedShards):
             self._forget(h)
 
     def rest(self) -> bool:
-        """End the worker, which has nothing to serve; False where there is none."""
-        if self._hosted or not (self._runs or self._restart_at is not None):
+        """End the workers, which have nothing to serve; False where there are none."""
+        if self._hosted or not (self._running or self._restarts):
             return False
-        if self._runs:
-            self._effects.append(StopWorker())
-        self._runs, self._restart_at = False, None
+        self._effects += [StopWorker(device) for device in sorted(self._running)]
+        self._running.clear()
+        self._restarts.clear()
         return True
 
     def _forget(self, h: Hosted) -> None:
@@ -183,7 +182,7 @@ class Hosting(HostedShards):
         if h is not None and h.stage is Stage.FETCHING and h.wish.layers is not None:
             self._give_up(h, f"no peer has layers {h.wish.layers}", "shard.unobtainable")
         elif h is not None and h.stage is Stage.FETCHING:
-            h.obtainable, h.layers, h.turns = obtainable, None, 0
+            h.obtainable, h.layers, h.parts, h.turns = obtainable, None, (), 0
             h.stage, h.deadline = Stage.SETTLING, now
             self.changed = True
         elif h is not None:
@@ -231,9 +230,13 @@ class Hosting(HostedShards):
         """Load what is next in the place of what is served."""
         h = self._of_model(model_id)
         if h is not None and h.inspected is not None and h.next is not None:
-            h.former, h.layers, h.loaded, h.speed = h.layers, h.next, None, None
-            h.next, h.is_parting = None, False
-            self._load(h, h.inspected, h.layers)
+            assert h.layers is not None
+            h.former, h.loaded, h.speed = (h.layers, h.parts), None, None
+            layers, h.next, h.is_parting = h.next, None, False
+            if self._place(h, layers, self._weight_rooms(h), self._rooms_beside_pools(h)):
+                self._load(h, h.inspected, layers)
+            else:
+                self._go_back(h, h.inspected, "they do not fit beside what was loaded since")
 
     def load_took(self, model_id: ModelId, duration_s: float) -> None:
         h = self._of_model(model_id)
@@ -241,12 +244,12 @@ class Hosting(HostedShards):
             h.layer_load_s = duration_s / len(h.layers)
 
     def worker_message(self, message: Message, now: float) -> None:
-        if self._restart_at is not None:
+        if len(self._restarts) == self.device_count:
             return  # the last words of a worker that was given up
         self.revision += 1
         match message:
             case Inspected():
-                self._inspected(message, now)
+                self.inspected((message,), now)
             case Loaded():
                 self._loaded(message)
             case LoadProgress():
@@ -259,37 +262,45 @@ class Hosting(HostedShards):
             case _:
                 pass
 
-    def worker_lost(self, reason: str, now: float) -> tuple[ModelId, ...]:
-        """The worker ended. Returns the models whose shards are gone with it."""
-        self._tell("worker.lost", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
-        return self._start_over(now)
+    def worker_lost(self, reason: str, now: float, device: int = 0) -> tuple[ModelId, ...]:
+        """A worker ended. Returns the models whose shards are gone with it."""
+        self._tell_end("worker.lost", reason, device)
+        return self._start_over(now, device)
 
-    def worker_stuck(self, reason: str, now: float) -> tuple[ModelId, ...]:
-        """The worker is wedged: it is ended and started anew. Returns the models that are gone."""
-        self._effects.append(StopWorker())
-        self._tell("worker.stuck", Level.ERROR, reason=reason, restart_s=self._restart_pause_s)
-        return self._start_over(now)
+    def worker_stuck(self, reason: str, now: float, device: int = 0) -> tuple[ModelId, ...]:
+        """A worker is wedged: it is ended and started anew. Returns the models that are gone."""
+        self._effects.append(StopWorker(device))
+        self._tell_end("worker.stuck", reason, device)
+        return self._start_over(now, device)
 
-    def _start_over(self, now: float) -> tuple[ModelId, ...]:
+    def _tell_end(self, event: str, reason: str, device: int) -> None:
+        which = {"device": device} if self.device_count > 1 else {}
+        pause_s = self._pauses_s[device]
+        self._tell(event, Level.ERROR, reason=reason, restart_s=pause_s, **which)
+
+    def _start_over(self, now: float, device: int) -> tuple[ModelId, ...]:
+        """What has nothing to do with the device goes on."""
         self.revision += 1
-        gone = tuple(shard.model_id for shard in self.served())
-        for h in self._hosted:
-            if h.stage is not Stage.FAILED:
-                if h.former is not None:  # what it was to load may be what ended the worker
-                    h.layers, h.is_barred = h.former, True
-                h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
-                h.next, h.is_parting, h.former = None, False, None
-        self._runs = False
-        self._restart_at = now + self._restart_pause_s
-        self._restart_pause_s = min(2 * self._restart_pause_s, self._config.restart_max_s)
+        lost = [h for h in self._hosted if h.stage is not Stage.FAILED and h.uses(device)]
+        served = {shard.model_id for shard in self.served()}
+        models = [h.inspected.spec.model_id for h in lost if h.inspected is not None]
+        for h in lost:
+            if h.former is not None:  # what it was to load may be what ended the worker
+                (h.layers, h.parts), h.is_barred = h.former, True
+            h.stage, h.loaded, h.speed, h.deadline = Stage.INSPECTING, None, None, None
+            h.next, h.is_parting, h.former = None, False, None
+        self._running.discard(device)
+        self._restarts[device] = now + self._pauses_s[device]
+        self._pauses_s[device] = min(2 * self._pauses_s[device], self._config.restart_max_s)
         self.changed = True
-        return gone
+        return tuple(model_id for model_id in models if model_id in served)
 
     def tick(self, rivals: dict[ModelId, list[Rival]], now: float) -> None:
         self.revision += 1
-        if self._restart_at is not None and now >= self._restart_at:
-            self._restart_at = None
-            self._start_worker()
+        for device, due in list(self._restarts.items()):
+            if now >= due:
+                del self._restarts[device]
+                self._start_workers()
         for h in tuple(self._hosted):
             if h.deadline is None or now < h.deadline or h.inspected is None:
                 continue
@@ -301,20 +312,23 @@ class Hosting(HostedShards):
 
     # ------------------------------------------------------------ steps
 
-    def _start_worker(self) -> None:
-        """Unless it runs, or was lost and is about to be started again; and have it look at what it
-        has not seen yet."""
-        if self._restart_at is not None:
+    def _start_workers(self) -> None:
+        """Those that do not run, unless they were lost and are about to be started again; and have
+        all look at what they have not seen yet, as soon as all are there."""
+        for device in range(self.device_count):
+            if device not in self._running and device not in self._restarts:
+                self._effects.append(StartWorker(device))
+                self._running.add(device)
+        if self._restarts:
             return
-        if not self._runs:
-            self._effects.append(StartWorker())
-            self._runs = True
         for h in self._hosted:
             if h.stage is Stage.INSPECTING:
                 order = Inspect(h.wish.path, h.wish.name, self._cache_dir)
                 self._effects.append(ToWorker(order))
 
-    def _inspected(self, message: Inspected, now: float) -> None:
+    def inspected(self, found: tuple[Inspected, ...], now: float) -> None:
+        """What the workers say of a checkpoint, in the order of their devices."""
+        message = found[0]
         h = next((h for h in self._hosted if h.wish.path == message.path), None)
         if h is None or h.stage is not Stage.INSPECTING:
             return
@@ -322,9 +336,13 @@ class Hosting(HostedShards):
         if same is not None and same is not h:
             self._give_up(h, f"it is the same model as {same.wish.path}")
             return
-        h.inspected = message
-        if message.memory_bytes:
-            self._budget = Budget.of(message.memory_bytes, self._config)
+        h.inspected, h.sizes = message, found
+        self._budget = Budget.join([
+            Budget.of(told.memory_bytes, self._config, spills=known.spills)
+            if told.memory_bytes
+            else known
+            for told, known in zip(found, self._budget.devices, strict=True)
+        ])  # fmt: skip
         self.changed = True
         if h.layers is not None:
             self._load(h, message, h.layers)
@@ -339,22 +357,29 @@ class Hosting(HostedShards):
         if layers.stop > count:
             self._give_up(h, f"layers {layers} asked for, but the model has layers 0:{count}")
             return
-        needed = weight_bytes(inspected, layers)
-        room = self.kv_capacity_bytes + h.weight_bytes - self._pools_of_others(h)
-        if needed > room:
+        rooms = self._rooms_beside_pools(h)
+        if not self._place(h, layers, rooms):
+            needed = weight_bytes(inspected, layers)
+            many = f" on {self.device_count} devices" if self.device_count > 1 else ""
             self._give_up(h, f"layers {layers} need {needed >> 20} MiB for weights alone, "
-                             f"{max(0, room) >> 20} MiB are left of what is allowed")  # fmt: skip
+                             f"{max(0, sum(rooms)) >> 20} MiB are left of what is allowed"
+                             f"{many}")  # fmt: skip
             return
-        if needed + block_bytes(inspected.kv_bytes_per_token_layer, layers) > room:
-            self._give_up(h, f"the weights of layers {layers} take all {room >> 20} MiB that are "
-                             "left of what is allowed: none remain for their KV")  # fmt: skip
+        if any(self._is_tight(h, device, room) for device, room in enumerate(rooms)):
+            h.layers, h.parts = None, ()
+            self._give_up(h, f"the weights of layers {layers} take all {sum(rooms) >> 20} MiB that "
+                             "are left of what is allowed: none remain for their KV")  # fmt: skip
             return
-        h.layers = layers
         self._load(h, inspected, layers)
 
     def _intend(self, h: Hosted, inspected: Inspected, others: Sequence[Rival], now: float) -> None:
         """Choose (again), and publish it."""
         layers = self._best(h, inspected, others)
+        is_new = layers != h.layers
+        if layers is not None and is_new:
+            rooms = self._weight_rooms(h)
+            if not self._place(h, layers, rooms, self._rooms_beside_pools(h)):
+                layers = None
         if layers is None:
             room = self._weight_room(h)
             if h.obtainable is not None and not h.obtainable:
@@ -363,8 +388,8 @@ class Hosting(HostedShards):
                 self._give_up(h, f"not one layer fits into {room >> 20} MiB")
             return
         h.stage, h.deadline = Stage.INTENDING, now + self._config.intention_s
-        if layers != h.layers:
-            h.layers, self.changed = layers, True
+        if is_new:
+            self.changed = True
             self._tell("shard.intended", Level.INFO, model=inspected.spec.name, layers=str(layers))
 
     def _go_or_wait(
@@ -382,24 +407,9 @@ class Hosting(HostedShards):
             self._load(h, inspected, h.layers)
 
     def _best(self, h: Hosted, inspected: Inspected, others: Sequence[Rival]) -> LayerRange | None:
-        """The choice beside what is settled: this node's part of one plan for all that have yet to
-        load, or, where those are many, beside the intentions of smaller ids. Who is about to
-        depart is as good as gone."""
-        others = [rival for rival in others if not rival.is_departing]
         count = inspected.spec.layer_count
         own = Capacity(self._fit_count(h, inspected), UNMEASURED_S)
-        copies = max(1, self._config.copies, *(rival.copies for rival in others))
-        intending = [rival for rival in others if rival.state is ShardState.INTENDED]
-        settled = [_served(rival) for rival in others if rival.state is not ShardState.INTENDED]
-        has_all = h.obtainable is None or len(h.obtainable) == count
-        if len(intending) >= PLANNED_TOGETHER_MAX or not has_all:
-            settled += [_served(rival) for rival in intending if rival.node < self._me]
-            return choose_layers(count, own, settled, h.obtainable, copies)
-        nodes = {r.node: Capacity(len(r.layers), r.decode_s_per_layer) for r in intending}
-        nodes[self._me] = own
-        joining = [nodes[node] for node in sorted(nodes)]
-        plan = plan_layers(count, joining, settled, copies=copies)
-        return plan[sorted(nodes).index(self._me)]
+        return best_layers(self._me, count, own, others, h.obtainable, self._config.copies)
 
     def _load(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> None:
         spec = inspected.spec
@@ -410,26 +420,11 @@ class Hosting(HostedShards):
             self._tell("shard.fetch", Level.INFO, model=spec.name, layers=str(layers))
             return
         h.stage, h.deadline = Stage.LOADING, None
-        blocks = self._blocks_for(h, inspected, layers)
+        blocks = self._blocks_for(h)
         load = Load(h.wish.path, spec.model_id, layers, embed, head, blocks)
         self._effects.append(ToWorker(load))
         self.changed = True
         self._tell("shard.load", Level.INFO, model=spec.name, layers=str(layers))
-
-    def _blocks_for(self, h: Hosted, inspected: Inspected, layers: LayerRange) -> int:
-        """Blocks of a model's pool: an equal share of what is left beside all weights, the pools of
-        others, and what is kept for models that are loaded later; while some have yet to choose
-        their layers, of what is kept for KV alone."""
-        others = [o for o in self._hosted if o is not h and o.stage is not Stage.FAILED]
-        room = self.kv_capacity_bytes
-        if any(o.layers is None for o in others):
-            room = min(room, self._budget.kv)
-        room = int(max(0, room - self._pools_of_others(h)) * (1 - self._config.later_fraction))
-        size = block_bytes(inspected.kv_bytes_per_token_layer, layers)
-        sharing = 1 + sum(not o.pool_bytes for o in others)
-        blocks = min(room // sharing // size, POOL_BLOCKS_MAX)
-        h.pool_bytes = blocks * size
-        return blocks
 
     def _loaded(self, message: Loaded) -> None:
         h = self._of_model(message.model_id)
@@ -438,10 +433,13 @@ class Hosting(HostedShards):
         h.stage, h.loaded, h.speed, h.former = Stage.LOADED, message, message.speed, None
         h.loads += 1
         if message.kv_blocks:
-            size = block_bytes(message.kv_bytes_per_token_layer, message.layers)
-            h.pool_bytes = message.kv_blocks * size
+            each = message.kv_bytes_per_token_layer
+            sizes = [block_bytes(each, part) if part else 0 for part in h.parts]
+            h.pools = tuple(message.kv_blocks * size for size in sizes)
         self.device = message.device
-        self._restart_pause_s = self._config.restart_min_s
+        for device in range(self.device_count):
+            if h.part_on(device) is not None:
+                self._pauses_s[device] = self._config.restart_min_s
         self.changed = True
         self._serve_when_quiet()
 
@@ -460,13 +458,17 @@ class Hosting(HostedShards):
         h = next((h for h in self._hosted if h.wish.path == message.path), None)
         if h is None:
             return
-        former, h.former = h.former, None
-        if former is None or h.inspected is None:
+        if h.former is None or h.inspected is None:
             self._give_up(h, message.detail)
-            return
-        h.layers, h.is_barred = former, True
-        self._tell("shard.not_moved", Level.WARNING, model=h.wish.name, reason=message.detail)
-        self._load(h, h.inspected, former)
+        else:
+            self._go_back(h, h.inspected, message.detail)
+
+    def _go_back(self, h: Hosted, inspected: Inspected, why: str) -> None:
+        """To what it served before it was to move."""
+        assert h.former is not None
+        (h.layers, h.parts), h.former, h.is_barred = h.former, None, True
+        self._tell("shard.not_moved", Level.WARNING, model=h.wish.name, reason=why)
+        self._load(h, inspected, h.layers)
 
     def _give_up(self, h: Hosted, why: str, event: str = "shard.failed") -> None:
         h.stage, h.deadline = Stage.FAILED, None
@@ -486,7 +488,3 @@ class Hosting(HostedShards):
 
     def _tell(self, event: str, level: Level, **fields: str | int | float) -> None:
         self._effects.append(Tell(note(event, level, **fields)))
-
-
-def _served(rival: Rival) -> Served:
-    return Served(rival.next or rival.layers, rival.decode_s_per_layer)

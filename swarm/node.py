@@ -230,13 +230,13 @@ class NodeCore:
 
     # ------------------------------------------------------------ worker
 
-    def worker_message(self, message: Message, now: float) -> None:
-        if self._worker.message(message, now):
+    def worker_message(self, message: Message, now: float, device: int = 0) -> None:
+        if self._worker.message(message, now, device):
             self._publish_if_changed(now)
         self._settle(now)
 
-    def worker_lost(self, reason: str, now: float) -> None:
-        self._worker.lost(reason, now)
+    def worker_lost(self, reason: str, now: float, device: int = 0) -> None:
+        self._worker.lost(reason, now, device)
         self._publish_if_changed(now)
         self._settle(now)
 
@@ -387,9 +387,9 @@ class NodeCore:
                     own.append(effect.message)
                 else:
                     self._post(effect, now)
+            elif isinstance(effect, ToWorker):
+                self._out += self._worker.orders(effect, now)
             else:
-                if isinstance(effect, ToWorker):
-                    self._worker.sent(effect.message, now)
                 self._out.append(effect)
         for message in own:
             self._dispatch(self._me, message, now)

@@ -7,9 +7,10 @@ take `now` once, call the core, carry out its effects, re-arm the one timer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, assert_never
 
 from swarm.asks import Ask
@@ -64,6 +65,7 @@ from swarm.terms import Address, LinkKind, ModelId, NodeId, Order, SessionId, Wa
 from swarm.weights.hub_fetch_io import HubFetches
 from swarm.weights.store_io import ModelStore
 from swarm.weights.weights_io import Weights
+from swarm.worker_desk_io import WorkerDesk
 
 LAG_WORTH_TELLING_S = 0.005
 """A timer later than this counts as a stall of our own loop."""
@@ -101,6 +103,8 @@ class Parts:
     sink: NoteSink
     models: ModelStore | None = None
     """Where models from peers are kept; None: none are fetched."""
+    beside: tuple[WorkerPort, ...] = ()
+    """Workers of the node's other devices, whose events name the device."""
 
 
 class NodeIo:
@@ -121,9 +125,10 @@ class NodeIo:
         self._due = 0.0
         self._stats_at = parts.clock()
         self._stalls, self._stall_s = 0, 0.0
-        self._worker_task: asyncio.Task[None] | None = None
-        self._worker_queue: list[Message] | None = None
-        self._worker_up = False
+        self._desks = [
+            WorkerDesk(parts.loop, worker, partial(self.worker_lost, device=device))
+            for device, worker in enumerate((parts.worker, *parts.beside))
+        ]
         self._stopped = False
         self._idle = asyncio.Event()
         self._link_came = asyncio.Event()
@@ -169,13 +174,13 @@ class NodeIo:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._worker_task is not None:
-            self._worker_task.cancel()
-            await asyncio.gather(self._worker_task, return_exceptions=True)
+        for desk in self._desks:
+            await desk.halt()
         await self._files.close()
         await self._hub.close()
         await self._weights.close()
-        await self._parts.worker.stop()
+        for desk in self._desks:
+            await desk.close()
 
     # ------------------------------------------------------------ LinkEvents, DiscoveryEvents
 
@@ -257,15 +262,14 @@ class NodeIo:
 
     # ------------------------------------------------------------ WorkerEvents
 
-    def worker_message(self, message: Message) -> None:
-        self._core.worker_message(message, self._now())
+    def worker_message(self, message: Message, device: int = 0) -> None:
+        self._core.worker_message(message, self._now(), device)
         self._carry_out()
 
-    def worker_lost(self, reason: str) -> None:
-        self._worker_up = False
-        self._worker_queue = None
+    def worker_lost(self, reason: str, device: int = 0) -> None:
+        self._desks[device].ended()
         if not self._stopped:
-            self._core.worker_lost(reason, self._now())
+            self._core.worker_lost(reason, self._now(), device)
             self._carry_out()
 
     # ------------------------------------------------------------ NodePort
@@ -353,13 +357,11 @@ class NodeIo:
             case Dial() | DialVia() | OpenChannel() | CloseLink():
                 order(self._links, effect)
             case ToWorker():
-                self._to_worker(effect.message)
+                self._desks[effect.device or 0].send(effect.message)
             case StartWorker():
-                self._worker_queue = []
-                self._then(self._start_worker)
+                self._desks[effect.device].start()
             case StopWorker():
-                self._worker_up, self._worker_queue = False, None
-                self._then(self._parts.worker.stop)
+                self._desks[effect.device].stop()
             case SaveIncarnation() | SavePeers() | SaveStays():
                 self._save(effect)
             case Reply():
@@ -412,37 +414,6 @@ class NodeIo:
     def _fetch_fact(self, fact: Fact) -> None:
         self._core.fetch_fact(fact, self._parts.clock())
         self._carry_out()
-
-    # ------------------------------------------------------------ worker
-
-    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Worker steps one after the other: a wedged one takes a while to end."""
-        before = self._worker_task
-
-        async def follow() -> None:
-            if before is not None:
-                await before
-            await step()
-
-        self._worker_task = self._parts.loop.create_task(follow())
-
-    async def _start_worker(self) -> None:
-        try:
-            await self._parts.worker.start()
-        except OSError as error:
-            self.worker_lost(f"it could not be started: {error}")
-            return
-        self._worker_up = True
-        queue, self._worker_queue = self._worker_queue, None
-        for message in queue or ():
-            self._parts.worker.send(message)
-
-    def _to_worker(self, message: Message) -> None:
-        """What is said while the worker starts waits for it; what follows its loss is moot."""
-        if self._worker_up:
-            self._parts.worker.send(message)
-        elif self._worker_queue is not None:
-            self._worker_queue.append(message)
 
     # ------------------------------------------------------------ time
 

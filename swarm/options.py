@@ -42,7 +42,9 @@ class JoinOptions:
     """Folders or GGUF files to serve; none: take part in a model of the swarm."""
     layers: LayerRange | None
     memory_bytes: int | None
+    """On each device."""
     device: str | None
+    """One, or several with commas between."""
     dtype: str | None
     threads: int | None
     gateway: Address | None
@@ -70,6 +72,8 @@ class JoinOptions:
     """Give the layers up while other programs need the machine."""
     gateway_only: bool = False
     """Without a model of its own, the node takes no layers of one that the swarm has either."""
+    device_memory: str | None = None
+    """Sizes with commas between, where each device has its own."""
 
 
 def parse_layers(text: str) -> LayerRange:

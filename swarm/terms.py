@@ -66,6 +66,10 @@ class LayerRange:
         return f"{self.start}:{self.stop}"
 
 
+Parts = tuple[LayerRange | None, ...]
+"""Of a node's layers, those that lie on each of its devices; None: none of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A TCP endpoint where a node may be reached. `host` is an IP literal or a name."""
@@ -166,6 +170,8 @@ class ShardInfo:
     """What loading so many would take, their weights fetched."""
     copies: int = 0
     """How often its node wishes every layer to be held in the swarm; 0: it has no wish."""
+    cuts: tuple[int, ...] = ()
+    """Layers at which another device of its node takes over."""
 
 
 @dataclass(frozen=True, slots=True)

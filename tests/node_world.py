@@ -283,10 +283,12 @@ class World:
 
     # ------------------------------------------------------------ building
 
-    def add(self, layers: tuple[int, int] | None, **more: int) -> WorldNode:
+    def add(
+        self, layers: tuple[int, int] | None, kind: type[WorldNode] | None = None, **more: int
+    ) -> WorldNode:
         index = len(self.nodes)
         key = SigningKey(hashlib.sha256(f"{self.seed} {index}".encode()).digest())
-        node = WorldNode(
+        node = (kind or WorldNode)(
             self, key, LayerRange(*layers) if layers else None, Address(f"10.0.0.{index + 1}", 1),
             **more,
         )  # fmt: skip

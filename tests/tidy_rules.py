@@ -49,7 +49,13 @@ RANKS: dict[str, int] = {
     "shard.gguf_head": 2,  # integers only: a node finds by it what it hands out
     "shard.kv_blocks": 2,  # integers only: a node admits by the sums its worker allocates by
     "gateway.token_table": 2,  # which bytes a token stands for: heads ask that too
+    "devices": 1,
+    "cores_io": 2,
+    "part_sums": 2,
+    "spread": 2,
+    "crew": 3,
     "hosted": 2,
+    "choosing": 3,
     "hosted_shards": 3,
     "stay_keeper": 3,
     "status_line": 2,
@@ -86,6 +92,7 @@ RANKS: dict[str, int] = {
     "node_links_io": 7,
     "node_streams_io": 7,
     "node_weights_io": 9,
+    "worker_desk_io": 7,
     "node_io": 10,
     "gateway": 10,
     "sims": 11,

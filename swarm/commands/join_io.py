@@ -35,7 +35,7 @@ def join(
     model: flags.Models = None,
     layers: flags.Layers = None,
     memory: flags.Memory = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda:N or mps.")] = None,
+    device: flags.Device = None,
     dtype: flags.Dtype = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Compute threads.")] = None,
     quantization: flags.Quantization = None,
@@ -68,10 +68,8 @@ def join(
     options = JoinOptions(
         model=paths, hub=hub,
         layers=None if layers is None else parse_layers(layers),
-        memory_bytes=None if memory is None else parse_bytes(memory),
-        device=device,
-        dtype=dtype,
-        threads=threads,
+        memory_bytes=None if memory is None or "," in memory else parse_bytes(memory),
+        device=device, dtype=dtype, threads=threads,
         gateway=_address(gateway), listen=_address(listen),
         peers=peers, key=key,
         open_swarm=open_swarm,
@@ -86,6 +84,7 @@ def join(
         served_model_name=names,
         no_auth=no_auth, gateway_only=gateway_only, yield_to_owner=yield_to_owner,
         allow_origin=tuple(allow_origin or ()),
+        device_memory=memory if memory is not None and "," in memory else None,
     )  # fmt: skip
     from swarm.daemon import run
 

@@ -28,7 +28,11 @@ def plan(
     model: Annotated[str, typer.Argument(help="Folder, GGUF file, or a config.json alone.")],
     node: Annotated[
         list[str] | None,
-        typer.Option(metavar="MEMORY:DEVICE", help="24GB:cuda, 8GB:cpu, 32GB:rtx5090; repeatable."),
+        typer.Option(
+            metavar="MEMORY:DEVICE",
+            help="24GB:cuda, 8GB:cpu, 32GB:rtx5090; several devices of one: 24GB:cuda+8GB:cpu;"
+            " repeatable.",
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quantization: Annotated[str, typer.Option(help="int8, int4 or none.")] = "none",

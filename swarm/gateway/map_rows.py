@@ -24,6 +24,7 @@ from swarm.gateway.map_look import (
     size,
 )
 from swarm.gateway.map_memory import Happening, MapMemory
+from swarm.gateway.status_text import layers_text
 from swarm.terms import short
 
 Json = dict[str, Any]
@@ -227,7 +228,7 @@ def _state(node: Json) -> str:
 
 def _shard(shard: Json) -> str:
     ends = "".join(letter for name, letter in (("embed", "E"), ("head", "H")) if shard[name])
-    said = f"{shard['model']} {shard['start']}:{shard['stop']}{' ' + ends if ends else ''}"
+    said = f"{shard['model']} {layers_text(shard)}{' ' + ends if ends else ''}"
     return said if shard["state"] == "serving" else f"{said} ({shard['state']})"
 
 

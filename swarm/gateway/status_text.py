@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -53,6 +54,12 @@ def names_of(state: Json) -> dict[str, str]:
     return {node["id"]: node["name"] for node in state["nodes"]}
 
 
+def layers_text(shard: Json) -> str:
+    """Of a shard; where several devices of its node share them, `|` is between these."""
+    ends = [shard["start"], *shard.get("cuts", ()), shard["stop"]]
+    return "|".join(f"{start}:{stop}" for start, stop in pairwise(ends))
+
+
 def missing_text(model: Json) -> str:
     """Why a model is not covered."""
     layers = ", ".join(f"{part['start']}:{part['stop']}" for part in model["missing"])
@@ -87,7 +94,7 @@ def _rtt(rtt_ms: float | None) -> str:
 
 def _shard(shard: Json) -> str:
     ends = [name for name in ("embed", "head") if shard[name]]
-    words = [shard["model"], f"{shard['start']}:{shard['stop']}", *ends]
+    words = [shard["model"], layers_text(shard), *ends]
     speed = shard["decode_s_per_layer"]
     if shard["state"] != "serving":
         words.append(f"({shard['state']})")

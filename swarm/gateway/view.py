@@ -110,6 +110,7 @@ def _shard(view: ShardView, names: dict[ModelId, str]) -> Json:
         "queue_s": speed.queue_s if speed else None,
         "kv_free_bytes": speed.kv_free_bytes if speed else None,
         "kv_capacity_bytes": info.kv_capacity_bytes,
+        "cuts": list(info.cuts),
     }
 
 

@@ -27,6 +27,7 @@ MODELS_MAX = 64
 """Of one node; as many shards and shard speeds."""
 ADDRESSES_MAX = 64
 COPIES_MAX = 64
+CUTS_MAX = 64
 LINKS_MAX = 512
 TEXT_MAX = 512
 """Letters of a name, an id or a numeric class."""
@@ -114,6 +115,11 @@ def _check_shard(shard: ShardInfo, layer_count: int) -> None:
     _within("room_layers", shard.room_layers, 0, LAYERS_MAX)
     _within("load_s", shard.load_s, 0.0, SECONDS_MAX)
     _within("copies", shard.copies, 0, COPIES_MAX)
+    _within("cuts count", len(shard.cuts), 0, CUTS_MAX)
+    least = shard.layers.start + 1
+    for cut in shard.cuts:
+        _within("cut", cut, least, shard.layers.stop - 1)
+        least = cut + 1
 
 
 def _check_speed(speed: ShardSpeed) -> None:

@@ -244,6 +244,17 @@ def _reduce(model: Any, part: Part) -> None:
         _untie(model)
 
 
+def drop_spent_embedding(model: Any) -> None:
+    """Of a part that embeds nothing: a table that was read for a head tied to it, which has packed
+    its own since, is only memory."""
+    table = model.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        return
+    others = (m for m in model.modules() if m is not table)
+    if not any(p is table.weight for m in others for p in m.parameters(recurse=False)):
+        _replace(model, table)
+
+
 def _drop_other_senses(model: Any, path: str) -> None:
     """Empty the towers beside the language model (vision, audio), which no text request needs."""
     parent = model

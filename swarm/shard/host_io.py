@@ -10,6 +10,8 @@ import sys
 import psutil
 import torch
 
+from swarm.cores_io import usable_cores
+
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 5
 MEMORY_SHARE = 0.7
@@ -32,11 +34,7 @@ def settle_in(parent_pid: int) -> None:
 
 def use_threads(count: int) -> None:
     """0: all physical cores that this process may use."""
-    if count == 0:
-        count = psutil.cpu_count(logical=False) or 1
-        if hasattr(os, "sched_getaffinity"):
-            count = min(count, len(os.sched_getaffinity(0)))
-    torch.set_num_threads(count)
+    torch.set_num_threads(count or usable_cores())
     torch.set_num_interop_threads(1)
 
 

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarm.errors import ConfigError, ShardError
-from swarm.shard.cut import Part, cut_class
+from swarm.shard.cut import Part, cut_class, drop_spent_embedding
 from swarm.shard.gguf_part_io import as_loaded
 from swarm.shard.gguf_weights_io import gguf_source
 from swarm.shard.glue import install_glue
@@ -112,6 +112,8 @@ def _loaded_stage(
     glue = install_glue(model)
     stage = Stage(model, part, device)
     stage.quantization, stage.glue = quantization, glue
+    if not part.embed:
+        drop_spent_embedding(model)
     return stage
 
 

@@ -177,6 +177,7 @@ ROWS: list[tuple[str, Grade, Facts]] = [
     ("device-broken", Grade.PROBLEM, compute(broken_devices=(("cuda:1", "driver too old"),))),
     ("gpu-unused", Grade.WARNING, compute(devices=(), has_nvidia=True)),
     ("device-missing", Grade.PROBLEM, compute(wanted="mps")),
+    ("device-missing", Grade.PROBLEM, compute(wanted="cpu, cuda:7")),
     ("no-flash-attn", Grade.NOTE, compute(flash_attention="", flash_problem="not installed")),
     ("no-compiler", Grade.WARNING, compute(compiler="")),
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def test_machines_share_what_none_of_them_holds() -> None:
     assert first.layers is not None and second.layers is not None
     assert first.layers.start == 0 and second.layers.stop == 32
     for one in layout.placed:
-        budget = Budget.of(one.machine.taken_bytes, CONFIG.shard)
+        budget = Budget.of(one.machine.devices[0].taken_bytes, CONFIG.shard)
         assert one.layers is not None
         assert one.weight_bytes == weight_bytes(inspected(SEVEN, FORM), one.layers)
         assert one.weight_bytes <= budget.weights and one.kv_tokens > 0
@@ -112,19 +112,40 @@ def test_no_room_for_the_answers_kv_is_not_called_a_gap() -> None:
 )
 def test_faster_memory_gives_faster_tokens(faster: str, slower: str) -> None:
     (one,), (other,) = parse_nodes([faster]), parse_nodes([slower])
-    here, there = speed(SEVEN, FORM, one), speed(SEVEN, FORM, other)
+    here, there = (speed(SEVEN, FORM, machine.devices[0]) for machine in (one, other))
     assert here.decode_s_per_layer < there.decode_s_per_layer
     assert here.head_s < there.head_s
 
 
 def test_packed_weights_and_experts_are_read_faster() -> None:
-    (machine,) = parse_nodes(["24GB:cpu"])
-    plain = speed(SEVEN, FORM, machine).decode_s_per_layer
-    packed = speed(SEVEN, Form.of(SEVEN, "auto", "int4"), machine).decode_s_per_layer
-    chosen = speed(EXPERTS, FORM, machine).decode_s_per_layer
+    (device,) = parse_nodes(["24GB:cpu"])[0].devices
+    plain = speed(SEVEN, FORM, device).decode_s_per_layer
+    packed = speed(SEVEN, Form.of(SEVEN, "auto", "int4"), device).decode_s_per_layer
+    chosen = speed(EXPERTS, FORM, device).decode_s_per_layer
     assert packed < plain / 2 and chosen < plain / 5
-    sums = speed(EXPERTS, FORM, machine).prefill_s_per_token_layer
-    assert sums == pytest.approx(speed(SEVEN, FORM, machine).prefill_s_per_token_layer / 8)
+    sums = speed(EXPERTS, FORM, device).prefill_s_per_token_layer
+    assert sums == pytest.approx(speed(SEVEN, FORM, device).prefill_s_per_token_layer / 8)
+
+
+def test_the_devices_of_one_machine_hold_together_what_none_of_them_does() -> None:
+    layout = plan("16GB:cuda+16GB:cuda+16GB:cpu")
+    (one,) = layout.placed
+    assert layout.fits and one.layers == LayerRange(0, 32)
+    parts = [part for part in one.parts if part is not None]
+    for device, part in zip(one.machine.devices, one.parts, strict=True):
+        budget = Budget.of(device.taken_bytes, CONFIG.shard)
+        assert part is None or weight_bytes(inspected(SEVEN, FORM), part) <= budget.weights
+    shown = text_of(layout)
+    assert all(f"{part} cuda" in shown or f"{part} cpu" in shown for part in parts)
+    told = report.as_json(layout, AIM)["nodes"][0]
+    assert told["device"] == "cuda+cuda+cpu" and len(told["devices"]) == 3
+
+
+def test_a_cpu_beside_a_gpu_is_left_idle_where_the_gpu_suffices() -> None:
+    alone, beside = plan("48GB:cuda").placed[0], plan("48GB:cuda+64GB:cpu").placed[0]
+    assert beside.parts == (LayerRange(0, 32), None)
+    assert alone.candidate is not None and beside.candidate is not None
+    assert alone.candidate.speed == beside.candidate.speed
 
 
 def test_a_slow_network_costs_tokens() -> None:

@@ -30,6 +30,7 @@ from swarm.gateway.map_rows import (
 )
 from swarm.gateway.map_scene import Choices, choose_next, chosen, key_line, scene, top_line
 from swarm.gateway.map_trace import trace_lines
+from swarm.gateway.status_text import layers_text
 
 
 def seen(*events: tuple[str, map_states.Json], now: float = 0.0) -> MapMemory:
@@ -162,6 +163,14 @@ def test_a_node_line_says_what_the_node_is_and_serves() -> None:
     assert [line.plain.split()[0] for line in lines] == ["node", "*anna", "bert", "cleo", "dora"]
     assert "smollm2 20:30 H - big-one 0:48 E" in lines[3].plain
     assert "avoided" in lines[4].plain and "(loading)" in lines[4].plain
+
+
+@pytest.mark.parametrize(
+    ("cuts", "text"), [([], "3:12"), ([5], "3:5|5:12"), ([5, 9], "3:5|5:9|9:12")]
+)
+def test_layers_are_told_by_device(cuts: list[int], text: str) -> None:
+    assert layers_text({"start": 3, "stop": 12, "cuts": cuts}) == text
+    assert layers_text({"start": 3, "stop": 12}) == "3:12"
 
 
 @pytest.mark.parametrize(

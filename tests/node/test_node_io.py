@@ -12,6 +12,7 @@ import pytest
 from nacl.signing import SigningKey
 from node_world import MODEL, StubWorker, WorldNode, oracle, order_of, quick_config
 
+from swarm.asks import LoadModel
 from swarm.config import MIB
 from swarm.effects import Finished, Generated, Started, StartWorker, StopWorker, ToWorker
 from swarm.errors import ConfigError, NoRoute
@@ -218,6 +219,36 @@ def test_a_lost_worker_is_started_again_and_serves_again() -> None:
         assert not bench.io.models()[0].covered
         with pytest.raises(NoRoute, match="0:12"):
             bench.io.generate(order_of(3, 3))
+        await bench.until(lambda s: s.models[0].covered)
+        assert bench.worker.starts == 2
+
+    run(body)
+
+
+def test_a_model_that_comes_later_does_not_start_the_worker_again() -> None:
+    """The real one refuses that, and would then never be started after a loss."""
+
+    async def body(bench: Bench) -> None:
+        bench.io.asked(LoadModel("other", "other", None))
+        await bench.until(lambda s: Inspect("other", "other", "") in bench.worker.received)
+        assert bench.worker.starts == 1
+        bench.io.worker_lost("it crashed")
+        await bench.until(lambda s: s.models[0].covered)
+        assert bench.worker.starts == 2
+
+    run(body)
+
+
+def test_a_worker_that_is_lost_while_it_starts_is_not_taken_for_one_that_runs() -> None:
+    async def body(bench: Bench) -> None:
+        start = bench.worker.start
+
+        async def lost_at_once() -> None:
+            bench.worker.start = start  # type: ignore[method-assign]
+            bench.io.worker_lost("it died at its start")
+
+        bench.worker.start = lost_at_once  # type: ignore[method-assign]
+        bench.io.worker_lost("it crashed")
         await bench.until(lambda s: s.models[0].covered)
         assert bench.worker.starts == 2
 

@@ -20,7 +20,8 @@ from test_hosting import (
 )
 
 from swarm.config import MIB
-from swarm.hosting import POOL_BLOCKS_MAX, Budget, Hosting, Wish
+from swarm.hosted import POOL_BLOCKS_MAX
+from swarm.hosting import Budget, Hosting, Wish
 from swarm.messages import KV_BLOCK_TOKENS, Load, Loaded
 from swarm.terms import LayerRange, NodeId, PoolKind
 

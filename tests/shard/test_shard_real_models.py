@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from engine_chain import Chain, load, parts, whole_part
 from reference_ids import Reference, reference
 
+from swarm.kernels.native_io import start_native
+from swarm.shard.checkpoint import weight_sizes
+from swarm.shard.checkpoint_io import inspect
+from swarm.shard.cut import Part
+from swarm.shard.load_io import load_stage
 from swarm.shard.selfcheck import check_pieces
-from swarm.terms import Sampling
+from swarm.terms import LayerRange, Sampling
 
 pytestmark = pytest.mark.model
 
@@ -76,3 +82,13 @@ def test_real_models_pass_the_check_at_load(smollm2: Path, gemma3: Path) -> None
     for path, count in ((smollm2, 30), (gemma3, 18)):
         for part in (whole_part(count), *parts(count, [count // 2])):
             check_pieces(load(path, part))
+
+
+def test_a_head_that_is_tied_to_the_embedding_is_held_once(smollm2: Path, tmp_path: Path) -> None:
+    """Nodes count on it when they choose how many layers fit."""
+    start_native()
+    device = torch.device("cpu")
+    stage = load_stage(smollm2, Part(LayerRange(28, 30), False, True), torch.float32, device)
+    manifest = inspect(smollm2, tmp_path, lambda path: {}).manifest
+    sizes = weight_sizes(manifest.tensors, torch.float32.itemsize)
+    assert stage.parameter_bytes <= 1.01 * (2 * sizes.largest_layer + sizes.head)

@@ -148,12 +148,14 @@ def _devices(found: Compute) -> Iterator[Finding]:
             "it.", "Layers are computed by the CPU, many times slower.",
             "Install a torch built for CUDA and a driver that fits it.",
         )  # fmt: skip
-    wanted = "cuda:0" if found.wanted == "cuda" else found.wanted
-    if wanted != "cpu" and wanted not in names:
+    for asked in dict.fromkeys(name.strip() for name in found.wanted.split(",")):
+        wanted = "cuda:0" if asked == "cuda" else asked
+        if wanted == "cpu" or wanted in names:
+            continue
         yield Finding(
-            Grade.PROBLEM, "device", "device-missing", f"The settings ask for {found.wanted}, "
+            Grade.PROBLEM, "device", "device-missing", f"The settings ask for {asked}, "
             "which torch does not find.", "`swarm join` cannot serve layers with it.",
-            f"Choose one of cpu{''.join(', ' + name for name in names)} with --device.",
+            f"Choose among cpu{''.join(', ' + name for name in names)} with --device.",
         )  # fmt: skip
     if any(name.startswith("cuda") for name in names) and not found.flash_attention:
         yield Finding(

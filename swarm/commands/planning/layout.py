@@ -7,13 +7,14 @@ the other. Routes come from the real planner.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.commands.planning.machines import MEMORY_SHARE, PlannedNode
 from swarm.commands.planning.outline import MODEL_ID, Form, Outline, inspected, loaded
 from swarm.config import RoutingConfig, ShardConfig
 from swarm.effects import Tell, ToWorker
-from swarm.hosting import Budget, Hosting, Rival, Wish
+from swarm.hosted import node_budget
+from swarm.hosting import Hosting, Rival, Wish
 from swarm.messages import Load
 from swarm.moves_config import MovesConfig
 from swarm.routing.alternatives import alternatives
@@ -21,7 +22,7 @@ from swarm.routing.cost import Candidate, PlanRequest, SwarmView, Wire
 from swarm.routing.moves import Holder, Move, improvement, repairs
 from swarm.routing.planner import missing_layers
 from swarm.snapshot import RouteCost
-from swarm.terms import LayerRange, NodeId
+from swarm.terms import LayerRange, NodeId, Parts
 
 TURNS_MAX = 8
 """A lone joining node decides within two; more means that it never will."""
@@ -53,6 +54,8 @@ class Placed:
     kv_tokens: int
     """Positions that its KV holds, of all sessions together."""
     reason: str = ""
+    parts: Parts = ()
+    """Of its layers, those on each of its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +150,23 @@ def _join(
     config: ShardConfig,
     layers: LayerRange | None = None,
 ) -> Placed:
-    budget = Budget.of(machine.taken_bytes, config)
+    workers = [replace(config, device=device.name) for device in machine.devices]
+    budget = node_budget(workers, [device.taken_bytes for device in machine.devices])
     wish = Wish(outline.name, outline.name, layers)
     hosting = Hosting(machine.node, [wish], budget, config, "")
     hosting.start()
     now = 0.0
-    hosting.worker_message(inspected(outline, form), now)
+    hosting.inspected((inspected(outline, form),) * len(machine.devices), now)
     reason = "it did not come to a decision"
     for _ in range(TURNS_MAX):
         now = hosting.next_deadline() or now
         hosting.tick({MODEL_ID: rivals}, now)
         for effect in hosting.take_effects():
             match effect:
-                case ToWorker(message=Load(layers=layers, kv_blocks=blocks)):
-                    hosting.worker_message(loaded(outline, form, machine, layers, blocks), now)
-                    return _placed(hosting, machine, blocks)
+                case ToWorker(message=Load() as order):
+                    parts = hosting.parts_of(MODEL_ID)
+                    hosting.worker_message(loaded(outline, form, machine, parts, order), now)
+                    return _placed(hosting, machine)
                 case Tell(note=told) if told.event == "shard.failed":
                     return Placed(machine, None, None, 0, 0, str(told.get("reason")))
                 case _:
@@ -169,7 +174,7 @@ def _join(
     return Placed(machine, None, None, 0, 0, reason)
 
 
-def _placed(hosting: Hosting, machine: PlannedNode, blocks: int) -> Placed:
+def _placed(hosting: Hosting, machine: PlannedNode) -> Placed:
     (shard,) = hosting.shards()
     (pool,) = hosting.pools()
     room = pool.capacity * pool.block_bytes
@@ -181,6 +186,7 @@ def _placed(hosting: Hosting, machine: PlannedNode, blocks: int) -> Placed:
         candidate=Candidate(machine.node, shard, speed),
         weight_bytes=hosting.weight_bytes_of(MODEL_ID),
         kv_tokens=room // max(1, per_token),
+        parts=hosting.parts_of(MODEL_ID),
     )
 
 

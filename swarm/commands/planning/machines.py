@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from swarm.devices import DEVICES_MAX
 from swarm.errors import ConfigError
 from swarm.options import parse_bytes
 from swarm.terms import NodeId
@@ -56,12 +57,10 @@ _SPEC = re.compile(r"([^:]+)(?::([A-Za-z0-9]+))?(?::(\d+(?:\.\d+)?)\s*GB/s)?", r
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedNode:
-    """One machine. `memory_bytes`: of its device; `taken_bytes`: what a node takes of that."""
+class PlannedDevice:
+    """`taken_bytes`: what a node takes of its memory."""
 
-    node: NodeId
     name: str
-    device: str
     memory_bytes: int
     pace: Pace
 
@@ -70,8 +69,26 @@ class PlannedNode:
         return int(self.memory_bytes * MEMORY_SHARE)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """One machine, with a worker for each of its devices."""
+
+    node: NodeId
+    name: str
+    devices: tuple[PlannedDevice, ...]
+
+    @property
+    def device(self) -> str:
+        return "+".join(device.name for device in self.devices)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(device.memory_bytes for device in self.devices)
+
+
 def parse_nodes(texts: list[str]) -> tuple[PlannedNode, ...]:
-    """Each MEMORY[:DEVICE[:BANDWIDTH]], as 24GB:cuda, 8GB:cpu, 32GB:rtx5090, 16GB:cpu:60GB/s.
+    """Each MEMORY[:DEVICE[:BANDWIDTH]], as 24GB:cuda, 8GB:cpu, 32GB:rtx5090, 16GB:cpu:60GB/s;
+    devices of one machine with + between.
 
     Raises ConfigError.
     """
@@ -81,26 +98,28 @@ def parse_nodes(texts: list[str]) -> tuple[PlannedNode, ...]:
 
 
 def _node(number: int, text: str) -> PlannedNode:
-    match = _SPEC.fullmatch(text.strip())
+    devices = tuple(_device(part.strip()) for part in text.split("+"))
+    if len(devices) > DEVICES_MAX:
+        raise ConfigError(f"{len(devices)} devices were named, one node works with {DEVICES_MAX}")
+    names = "+".join(device.name for device in devices)
+    return PlannedNode(NodeId(f"{number:032}"), f"{number}-{names}", devices)
+
+
+def _device(text: str) -> PlannedDevice:
+    match = _SPEC.fullmatch(text)
     if match is None:
         raise ConfigError(
             f"a machine is given as MEMORY:DEVICE or MEMORY:DEVICE:BANDWIDTH, such as 24GB:cuda or"
             f" 16GB:cpu:60GB/s, not {text!r}"
         )
-    device = (match[2] or "cpu").lower()
-    pace = _pace(device)
+    name = (match[2] or "cpu").lower()
+    pace = _pace(name)
     if match[3] is not None:
         given = float(match[3])
         if not 0 < given <= BANDWIDTH_MAX_GB:
             raise ConfigError(f"a bandwidth is above 0 and at most {BANDWIDTH_MAX_GB:.0f} GB/s")
         pace = Pace(given, pace.tflops, pace.layer_s)
-    return PlannedNode(
-        node=NodeId(f"{number:032}"),
-        name=f"{number}-{device}",
-        device=device,
-        memory_bytes=parse_bytes(match[1]),
-        pace=pace,
-    )
+    return PlannedDevice(name, parse_bytes(match[1]), pace)
 
 
 def _pace(device: str) -> Pace:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from swarm.commands.planning.machines import GB, TERA, PlannedNode
+from swarm.commands.planning.machines import GB, TERA, PlannedDevice, PlannedNode
 from swarm.errors import ConfigError
-from swarm.messages import Inspected, Loaded, RowType
-from swarm.terms import LayerRange, ModelId, ModelSpec, NumericClass, ShardSpeed
+from swarm.messages import Inspected, Load, Loaded, RowType
+from swarm.part_sums import whole_loaded
+from swarm.terms import ModelId, ModelSpec, NumericClass, Parts, ShardSpeed
 
 ELEMENT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 PACKED_BYTES = {"int8": 1.0625, "int4": 0.625}
@@ -97,25 +98,31 @@ def inspected(outline: Outline, form: Form) -> Inspected:
     )
 
 
-def loaded(outline: Outline, form: Form, machine: PlannedNode, layers: LayerRange,
-           kv_blocks: int) -> Loaded:  # fmt: skip
-    """As a worker would report its layers."""
-    return Loaded(
-        model_id=MODEL_ID,
-        layers=layers,
-        numeric_class=NumericClass(machine.device),
-        kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * form.element_bytes),
-        row_type=RowType.FLOAT32,
-        row_bytes=int(outline.hidden_size * form.element_bytes),
-        speed=speed(outline, form, machine),
-        device=machine.device,
-        kv_blocks=kv_blocks,
-    )
+def loaded(outline: Outline, form: Form, machine: PlannedNode, parts: Parts, order: Load) -> Loaded:
+    """As a worker would report its layers, or the workers of several devices together."""
+    found = [
+        Loaded(
+            model_id=MODEL_ID,
+            layers=layers,
+            numeric_class=NumericClass(device.name),
+            kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * form.element_bytes),
+            row_type=RowType.FLOAT32,
+            row_bytes=int(outline.hidden_size * form.element_bytes),
+            speed=speed(outline, form, device),
+            device=device.name,
+            kv_blocks=order.kv_blocks,
+        )
+        for device, layers in zip(machine.devices, parts, strict=True)
+        if layers is not None
+    ]
+    whole = whole_loaded(order, found)
+    head_s = found[-1].speed.head_s  # each reckons with one, the last has it
+    return replace(whole, speed=replace(whole.speed, head_s=head_s))
 
 
-def speed(outline: Outline, form: Form, machine: PlannedNode) -> ShardSpeed:
-    """What the machine is expected to measure of itself."""
-    pace = machine.pace
+def speed(outline: Outline, form: Form, device: PlannedDevice) -> ShardSpeed:
+    """What the device is expected to measure of itself."""
+    pace = device.pace
     decode_s = pace.layer_s + form.layer_read_bytes(outline) / (pace.gb_s * GB)
     sums = 2.0 * outline.layers_active_elements / outline.layer_count
     return ShardSpeed(

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swarm.commands.planning.layout import Aim, Layout, Loss, Placed
+from swarm.commands.planning.machines import PlannedDevice
 from swarm.snapshot import RouteCost
 from swarm.terms import LayerRange, NodeId
 
@@ -45,11 +46,24 @@ def _placed_json(one: Placed) -> Json:
         "device": one.machine.device,
         "memory_bytes": one.machine.memory_bytes,
         "layers": None if one.layers is None else _layers(one.layers),
+        "devices": [
+            {
+                "name": device.name,
+                "memory_bytes": device.memory_bytes,
+                "layers": None if part is None else _layers(part),
+            }
+            for device, part in _on_devices(one)
+        ],
         "weight_bytes": one.weight_bytes,
         "kv_tokens": one.kv_tokens,
         "decode_ms_per_layer": None if speed is None else round(speed.decode_s_per_layer * 1e3, 4),
         "reason": one.reason,
     }
+
+
+def _on_devices(one: Placed) -> list[tuple[PlannedDevice, LayerRange | None]]:
+    parts = one.parts or (None,) * len(one.machine.devices)
+    return list(zip(one.machine.devices, parts, strict=True))
 
 
 def _route_json(route: RouteCost, names: dict[NodeId, str]) -> Json:
@@ -112,12 +126,19 @@ def _table(layout: Layout) -> Table:
         table.add_row(
             one.machine.name,
             memory,
-            str(one.layers),
+            _where(one),
             f"{one.weight_bytes / GIB:.1f} GiB",
             f"{one.kv_tokens:,} tokens",
             f"{one.candidate.speed.decode_s_per_layer * 1e3:.2f}",
         )
     return table
+
+
+def _where(one: Placed) -> str:
+    """Its layers; of several devices, which has which."""
+    if len(one.machine.devices) == 1:
+        return str(one.layers)
+    return ", ".join(f"{part} {device.name}" for device, part in _on_devices(one) if part)
 
 
 def verdict(layout: Layout) -> list[str]:
