@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from sims import cafe, mixed, moves, remembered, scenarios, standbys, storms, turns, walls
+from sims import cafe, mixed, moves, remembered, scenarios, standbys, storms, turns, walls, whims
 from sims.runner import Options
 from sims.scenarios import REGISTRY, Scenario
 from swarm.errors import ConfigError
 
-FILES = (scenarios, mixed, storms, turns, standbys, walls, remembered, moves, cafe)
+FILES = (scenarios, mixed, storms, turns, standbys, walls, remembered, moves, cafe, whims)
 """Who imports this has every story in the registry."""
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sims.stage import SIDE_MODEL
 from swarm.routing.hop_session import HopPhase
-from swarm.terms import LayerRange, MemberState, NodeId, SessionId, ShardState
+from swarm.terms import LayerRange, MemberState, NodeId, SessionId, ShardInfo, ShardState
 
 if TYPE_CHECKING:
     from sims.node import SimNode
@@ -29,8 +31,16 @@ def hop_states(node: SimNode) -> list[HopState]:
 
 
 def served_layers(node: SimNode) -> list[LayerRange]:
-    shards = node.core._hosting.shards()
-    return [shard.layers for shard in shards if shard.state is ShardState.SERVING]
+    """Of the model that stories are about."""
+    return _served(node.core._hosting.shards())
+
+
+def _served(shards: Iterable[ShardInfo]) -> list[LayerRange]:
+    return [
+        shard.layers
+        for shard in shards
+        if shard.state is ShardState.SERVING and shard.model_id != SIDE_MODEL.model_id
+    ]
 
 
 def has_link(node: SimNode, other: SimNode) -> bool:
@@ -52,7 +62,7 @@ def knows_layers(node: SimNode, other: SimNode) -> bool:
     member = node.core._gossip.member(other.id)
     if member is None or member.state is not MemberState.ALIVE or member.static is None:
         return False
-    told = [s.layers for s in member.static.shards if s.state is ShardState.SERVING]
+    told = _served(member.static.shards)
     return (
         told == served_layers(other) and member.dynamic is not None and bool(member.dynamic.speeds)
     )

@@ -105,7 +105,7 @@ async def announced_departure(world: World) -> None:
     request = world.ask(client, world.order(20, 700))
     await request.reached(world.rng.randint(1, 20))
     before = moves_of(world)
-    leaver.io.asked(Announce(NOTICE_S))
+    world.owner_asks(leaver, Announce(NOTICE_S))
     went_at = world.now_s + NOTICE_S
     while world.now_s < went_at:
         assert not lacking(world), (
@@ -134,7 +134,7 @@ async def owner_at_home(world: World) -> None:
     victim = world.rng.choice(sole_holders(world))
     request = world.ask(client, world.order(20, 400))
     await request.reached(world.rng.randint(1, 20))
-    victim.io.asked(GiveWay("a game"))
+    world.owner_asks(victim, GiveWay("a game"))
     hand_over_s = world.config.routing.hand_over_max_s
     await world.until(lambda: victim.worker.process is None, hand_over_s + 2.0, 0.05)
     assert victim.worker.process is None, "its worker has not ended"
@@ -142,7 +142,7 @@ async def owner_at_home(world: World) -> None:
     await world.until(lambda: not lacking(world), 10.0, 0.05)
     await request.over()
     assert request.finished is not None, request
-    victim.io.asked(ComeBack())
+    world.owner_asks(victim, ComeBack())
     await world.until(lambda: bool(served_layers(victim)), 15.0, 0.05)
     assert served_layers(victim), "it serves nothing again"
     await world.settled()

@@ -27,6 +27,10 @@ def stub_model(layer_count: int, name: str = "stub") -> ModelSpec:
     return ModelSpec(model_id, name, layer_count, 2, VOCABULARY, 1 << 16, (0,), False)
 
 
+SIDE_MODEL = stub_model(3, "side")
+"""A second one that machines may serve beside that which stories are about."""
+
+
 def mix(a: int, b: int) -> int:
     """64 bits in which every bit depends on all of both (after the finalizer of MurmurHash3)."""
     value = (a * _A + b * _B + _C) & _MASK

@@ -133,6 +133,10 @@ class SimWorker:
         """Whose worker it is from now on."""
         self._daemon, self._events = daemon, events
 
+    def offer(self, path: str, checkpoint: Checkpoint) -> None:
+        """One more checkpoint lies on the machine's disk."""
+        self._checkpoints[path] = checkpoint
+
     # ------------------------------------------------------------ WorkerPort
 
     async def start(self) -> None:
@@ -178,8 +182,10 @@ class SimWorker:
     def _handle(self, message: Message) -> None:
         match message:
             case Inspect():
+                self._begun()
                 self._later(self._ns(INSPECT_S), self._inspected, message)
             case Load():
+                self._begun()
                 self._later(self._ns(self.speed.load_s), self._load, message)
             case Begin():
                 self._begin(message)
@@ -195,6 +201,8 @@ class SimWorker:
                 pass
 
     def _inspected(self, order: Inspect) -> None:
+        if self.is_wedged:
+            return
         found = self._checkpoints[order.path]
         self._answer(
             Inspected(
@@ -207,6 +215,10 @@ class SimWorker:
                 path=order.path,
             )
         )
+
+    def _begun(self) -> None:
+        if not self.is_wedged:
+            self._answer(LoadProgress(0.0, "checkpoint"))
 
     def _load(self, order: Load) -> None:
         if self.is_wedged:

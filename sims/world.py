@@ -24,9 +24,10 @@ from sims.stage import VOCABULARY, stub_model
 from sims.trails import Trails
 from sims.truth import Truth
 from sims.worker import Checkpoint
+from swarm.asks import Ask
 from swarm.config import Config, sim
 from swarm.effects import Failed, SessionEvent
-from swarm.errors import SwarmError
+from swarm.errors import RequestError, SwarmError
 from swarm.notes import FieldValue, Level, Note, note
 from swarm.terms import ModelSpec, NodeId, Order, Sampling, short
 
@@ -304,6 +305,22 @@ class World(Faults):
             self.loop.mark(type(event).__name__.encode())
             for watcher in self.watchers:
                 watcher.on_event(request, event)
+
+    def owner_asks(self, node: SimNode, ask: Ask) -> None:
+        """What the owner of a running node wants of it, which it may refuse."""
+        process = node.process
+        if process is None or not process.is_alive or not node.is_up:
+            return
+        self.truth.touch("owner", self.now_s, node.number)
+        self.tell("host.owner", node, asks=type(ask).__name__)
+
+        def act() -> None:
+            try:
+                node.io.asked(ask)
+            except RequestError as error:
+                self.tell("host.owner_refused", node, detail=str(error))
+
+        self.loop.post(self.loop.now_ns, process, act)
 
     # ------------------------------------------------------------ life and death
 

@@ -315,6 +315,9 @@ class ShardConfig:
     """A worker with work that finishes no step for this long, or for `stuck_factor` times the
     longest prediction, is ended and started anew. Above `stuck_min_s`: answers go elsewhere first,
     and a restart costs a reload."""
+    first_word_s: float = 15.0
+    """A worker that was told to inspect or load something says at once that it begins, unless it
+    is only starting. A machine with ten programs for each processor takes seconds for that."""
     load_quiet_s: float = 120.0
     """A worker that inspects or loads must say something within this time ..."""
     load_floor_bytes_s: float = 20e6

@@ -87,6 +87,11 @@ class WorkerWatch:
         self._wait: _Wait | None = None
         self._owes_steps = False
         """Something long was ordered behind steps, which the worker finishes first."""
+        self._is_up = False
+        """The present worker has said something."""
+        self._is_unheard = False
+        """Something long was ordered from a worker that is up and had nothing else of the kind: it
+        says at once that it takes it up."""
         self.wants_trial = False
         """The work that was waited for is gone: somebody should `try` the worker."""
 
@@ -115,14 +120,16 @@ class WorkerWatch:
                 pass
 
     def answered(self, message: Message, now: float) -> None:
+        self._is_up = True
         match message:
             case Ran():
                 self._done(message.session, message.generation, message.position + message.count)
             case RunFailed():
                 self._done(message.session, message.generation, None)
             case LoadProgress():
-                self._owes_steps = False
+                self._owes_steps = self._is_unheard = False
             case Inspected() | WorkerFailed():
+                self._is_unheard = False
                 self._long.pop(message.path, None)
                 self._lost_long = 0
             case Loaded():
@@ -142,6 +149,7 @@ class WorkerWatch:
         self._lost_long = self._lost_long + 1 if self._long else 0
         self._jobs.clear()
         self._long.clear()
+        self._is_up = self._is_unheard = False
         self._end_wait()
         self.wants_trial = False
 
@@ -184,12 +192,15 @@ class WorkerWatch:
         if not self._long:
             self._heard_at = now
             self._owes_steps = self._wait is not None
+            self._is_unheard = self._is_up
         self._long[path] = long
 
     def _long_patience_s(self) -> float:
         """They are done one after the other, so that the longest is waited for. A machine that
         does much else may need longer than that for Python's start alone, and must not begin again
         and again: each time it may take twice as long."""
+        if self._is_unheard:
+            return self._shard.first_word_s
         longest_s = max(long.patience_s for long in self._long.values())
         return longest_s * float(2 ** min(self._lost_long, PATIENCE_DOUBLINGS_MAX))
 

@@ -206,6 +206,21 @@ def test_steps_that_come_during_a_load_wait_for_it() -> None:
     assert it.next_deadline() == SHARD.load_quiet_s
 
 
+def test_a_worker_that_is_up_takes_an_order_up_at_once() -> None:
+    it = watch()
+    it.sent(Inspect("/a", "m", ""), 0.0)
+    assert it.next_deadline() == SHARD.load_quiet_s, "it may be starting"
+    it.answered(WorkerFailed("/a", "no such file"), 1.0)
+    it.sent(LOAD, 10.0)
+    assert it.next_deadline() == 10.0 + SHARD.first_word_s
+    assert it.verdict(10.0 + SHARD.first_word_s) == "it said nothing for 15 s of loading /a"
+    it.answered(LoadProgress(0.0, "checkpoint"), 11.0)
+    assert it.next_deadline() == 11.0 + SHARD.load_quiet_s
+    it.lost()
+    it.sent(LOAD, 20.0)
+    assert it.next_deadline() == 20.0 + 2 * SHARD.load_quiet_s, "another one has to start"
+
+
 def test_inspections_and_loads_of_several_models() -> None:
     spec = ModelSpec(MODEL, "m", 12, 64, 100, 1000, (), False)
     it = watch()
