@@ -65,9 +65,9 @@ class LinkConfig:
     webrtc: str = "auto"
     """Whether a relayed link becomes a WebRTC data channel where datagrams pass. `auto`: where it
     is likely to be faster and aiortc is installed; `on`: wherever it can; `off`."""
-    webrtc_rtt_min_s: float = 0.003
-    """With `auto`, the round trip by way of the third node from which on a channel is tried. A row
-    of 8 KiB costs about a millisecond more of both ends' processors than through a socket."""
+    webrtc_rtt_min_s: float = 0.004
+    """With `auto`, the round trip by way of the third node from which on a channel is tried: half
+    of it, as on a radio, must be worth more than the milliseconds that a channel's packets cost."""
     webrtc_retry_s: float = 60.0
     """Pause after a channel that came to nothing or did not last; pauses double four times."""
     stun_server: str = ""

@@ -208,7 +208,7 @@ class Bench:
     """Makes nodes of one kind of link and ends them all."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
+        self.kind = kind
         self._nodes: list[LinkNode] = []
         self._seeds = itertools.count(1)
         self.seeds: dict[NodeId, int] = {}
@@ -221,12 +221,12 @@ class Bench:
         identity = Identity(seed.to_bytes(32, "big"))
         self.seeds[identity.node_id] = seed
         events = Recorder()
-        links = tcp_links(build, identity, events, with_channels=self._kind == "webrtc")
-        if self._kind == "webrtc":
+        links = tcp_links(build, identity, events, with_channels=self.kind == "webrtc")
+        if self.kind == "webrtc":
             events.upgrade = links.open_channel
         address = await links.listen("127.0.0.1", 0)
         node = LinkNode(links, events, address, identity)
-        if self._kind != "tcp" and build.key == KEY:
+        if self.kind != "tcp" and build.key == KEY:
             await self._join_hub(node)
         self._nodes.append(node)
         return node

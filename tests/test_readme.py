@@ -92,6 +92,7 @@ def test_commands_of_the_readme_know_their_options() -> None:
         "bench_llamacpp",
         "bench_quality",
         "bench_swarm",
+        "bench_ways",
     ],
 )
 def test_scripts_explain_themselves(script: str) -> None:

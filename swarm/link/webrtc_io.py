@@ -71,7 +71,10 @@ class _AiortcWire(Wire):
 
     async def gather(self) -> ChannelEnd:
         # It takes a tenth of a second and 40 MiB, and most nodes never need it.
-        library = self._library = await asyncio.to_thread(importlib.import_module, "aiortc")
+        try:
+            library = self._library = await asyncio.to_thread(importlib.import_module, "aiortc")
+        except ImportError as error:
+            raise OSError(f"aiortc is installed and cannot be loaded: {error}") from error
         # An empty list, and not none: that would stand for a server of a stranger.
         servers = [library.RTCIceServer(url) for url in self._servers]
         self._gatherer = library.RTCIceGatherer(iceServers=servers)
@@ -107,6 +110,8 @@ class _AiortcWire(Wire):
             await self._connect(other, events)
         except self._library.InvalidStateError as error:
             raise OSError(_ENDED) from error
+        except ValueError as error:
+            raise OSError(f"the other end's addresses are of no use here: {error}") from error
 
     async def _connect(self, other: ChannelEnd, events: WireEvents) -> None:
         library = self._library
@@ -204,7 +209,9 @@ def _lossy_dtls(library: Any) -> Any:
 
     class LossyDtls(library.RTCDtlsTransport):  # type: ignore[misc]
         async def _send_data(self, data: bytes) -> None:
-            with suppress(ConnectionError):
+            try:
                 await super()._send_data(data)
+            except ConnectionError:
+                return
 
     return LossyDtls
