@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sims.inside import served_layers
 from sims.mixed import Trouble
-from sims.node import SimNode
+from sims.node import LEAVE_GRACE_S, SimNode
 from sims.scenarios import scenario
 from sims.stage import SIDE_MODEL
 from sims.worker import Checkpoint
@@ -84,10 +84,11 @@ async def whims(world: World) -> None:
             trouble.strike()
         if rng.random() < 0.3 and sum(not request.is_over for request in world.requests) < 3:
             world.ask(rng.choice((client, *world.running())), world.order(9, rng.choice((5, 60))))
-    trouble.repair()
-    await world.until(lambda: all(node.is_up for node in world.nodes), 10.0)
+    await world.sleep(LEAVE_GRACE_S)
     idle: list[SimNode] = []
     for _ in range(ROUNDS):
+        trouble.repair()
+        await world.until(lambda: all(node.is_up for node in world.nodes), 10.0)
         owners.be_content()
         await world.sleep(QUIET_S)
         idle = [node for node in world.nodes if node.spec.checkpoints and not served_layers(node)]
