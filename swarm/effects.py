@@ -173,6 +173,8 @@ class FetchLayers:
     layers: LayerRange
     embed: bool
     head: bool
+    hub: str = ""
+    """What the hub calls the model, where its owner wants it from there: what no peer has is."""
 
 
 @dataclass(frozen=True, slots=True)

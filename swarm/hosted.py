@@ -40,6 +40,9 @@ class Wish:
     fetched_id: ModelId | None = None
     """Of a model of the swarm: the weights of the layers chosen come from peers."""
 
+    hub: str = ""
+    """What the hub calls it, where what no peer has may come from there."""
+
     @property
     def is_fetched(self) -> bool:
         return self.fetched_id is not None

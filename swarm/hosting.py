@@ -104,8 +104,9 @@ class Hosting(HostedShards):
         if self._hosted:
             self._start_workers()
 
-    def adopt(self, wish: Wish, obtainable: frozenset[int]) -> None:
-        """Take part in a model of the swarm. `obtainable`: layers whose weights are to be had."""
+    def adopt(self, wish: Wish, obtainable: frozenset[int] | None) -> None:
+        """Take part in a model of the swarm. `obtainable`: layers whose weights are to be had;
+        None: all."""
         self._hosted.append(Hosted(wish, obtainable=obtainable))
         self._start_workers()
 
@@ -217,7 +218,7 @@ class Hosting(HostedShards):
             return False
         spec = h.inspected.spec
         embed, head = h.next.start == 0, h.next.stop == spec.layer_count
-        self._effects.append(FetchLayers(spec.model_id, h.next, embed, head))
+        self._effects.append(FetchLayers(spec.model_id, h.next, embed, head, h.wish.hub))
         return True
 
     def part(self, model_id: ModelId) -> None:
@@ -416,7 +417,7 @@ class Hosting(HostedShards):
         embed, head = layers.start == 0, layers.stop == spec.layer_count
         if h.wish.is_fetched and h.fetched != layers:
             h.stage, h.deadline, self.changed = Stage.FETCHING, None, True
-            self._effects.append(FetchLayers(spec.model_id, layers, embed, head))
+            self._effects.append(FetchLayers(spec.model_id, layers, embed, head, h.wish.hub))
             self._tell("shard.fetch", Level.INFO, model=spec.name, layers=str(layers))
             return
         h.stage, h.deadline = Stage.LOADING, None

@@ -8,6 +8,7 @@ that one by all others. Pure.
 
 The model's identity is a hash over all its tensors, so whoever fetches it for the swarm fetches all
 its files; those that wait learn from it what the model is, and take no more than their own layers.
+What no peer has of these any more comes from the hub, of the files that hold it alone.
 """
 
 from __future__ import annotations
@@ -224,8 +225,9 @@ class HubWants:
             return
         want.phase, want.path = Phase.HELD, fact.path
         self._tell("model.adopted", want)
-        wish = Wish(fact.path, want.ask.name, want.ask.layers, fetched_id=fact.model_id)
-        self._hosting.adopt(wish, fact.obtainable)
+        ask, model_id = want.ask, fact.model_id
+        wish = Wish(fact.path, ask.name, ask.layers, fetched_id=model_id, hub=ask.hub)
+        self._hosting.adopt(wish, None)  # what no peer has, the hub has
         self._due = now
 
     def _back(self, want: _Want, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 
 from swarm.fetch_facts import FetchFact
@@ -50,5 +51,6 @@ def weight_ports(
         goodput=goodput,
         is_busy=lambda: not core.is_idle,
         clock=clock,
+        effort=time.thread_time,
     )
     return WeightPorts(serve, text, core.holders, tell, sink)

@@ -57,3 +57,6 @@ class WeightsConfig:
     upload_busy_share: float = 0.3
     """Of a link's measured goodput, for uploads while sessions run on this node: what they get of a
     neighbour's download to feel. Lower: downloads take longer."""
+    upload_busy_time: float = 0.05
+    """Of a processor's time, for sealing and sending weights while sessions run on this node: a
+    worker with a thread for each core misses it at once. Higher: running streams feel it."""

@@ -2,24 +2,28 @@
 
 Two network namespaces with a wire of a stated rate between them (root is needed); each end is a
 process of its own with the real links, files and proofs, without a model that could run. Both kinds
-of copy take turns, so that what else the machine does slows both.
+of copy take turns, so that what else the machine does slows both. With --itl: what such a download
+does to a stream that runs on the node it comes from.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rig import ROOT, console, print_machine, print_table, spread
 
 sys.path.insert(0, str(ROOT / "tests" / "weights"))
 
+import download_itl
 import swarm_netns
 import uvloop
 from link_pair import Build, LinkNode, Recorder, tcp_links
@@ -98,7 +102,22 @@ def inside(lan: swarm_netns.Lan, index: int, *arguments: str) -> list[str]:
     return ["ip", "netns", "exec", lan.hosts[index], *program, *arguments]
 
 
-def measure(folder: Path, rounds: int, rate: str) -> tuple[list[float], list[float]]:
+def taker(folder: Path, endpoint: str) -> None:
+    """The end that downloads for `download_itl`."""
+
+    async def main() -> None:
+        node = await end(2, folder / "taker", WeightsConfig())
+        host, _, port = endpoint.rpartition(":")
+        await download_itl.take(node, folder, Address(host, int(port)))
+        await node.weights.close()
+        await node.link.links.close_all("done")
+
+    uvloop.run(main())
+
+
+@contextlib.contextmanager
+def wired(rate: str) -> Iterator[swarm_netns.Lan]:
+    """Two hosts and a wire of this rate between them."""
     with swarm_netns.Lan(2, "d") as lan:
         for host in lan.hosts if rate else ():
             shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
@@ -106,6 +125,11 @@ def measure(folder: Path, rounds: int, rate: str) -> tuple[list[float], list[flo
                 ["ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", "eth0", *shape],
                 check=True,
             )
+        yield lan
+
+
+def measure(folder: Path, rounds: int, rate: str) -> tuple[list[float], list[float]]:
+    with wired(rate) as lan:
         command = inside(lan, 0, "--role", "giver", "--folder", str(folder))
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -126,10 +150,13 @@ def measure(folder: Path, rounds: int, rate: str) -> tuple[list[float], list[flo
         return plain, weights
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", default="1gbit", help="of the wire, as tc names it; '' for none")
+    parser.add_argument("--itl", action="store_true",
+                        help="what a download does to a running stream")  # fmt: skip
+    parser.add_argument("--tokens", type=int, default=400, help="of each stream, with --itl")
     parser.add_argument("--role", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--host", help=argparse.SUPPRESS)
@@ -138,27 +165,41 @@ def main() -> None:
     given = parser.parse_args()
     if given.role == "giver":
         giver(given.folder)
-        return
+        return 0
+    if given.role == "taker":
+        taker(given.folder, given.host)
+        return 0
     if given.role == "getter":
         getter(given.folder, given.host, tuple(given.ports), given.name)
-        return
+        return 0
     if (reason := swarm_netns.why_not()) is not None:
         raise SystemExit(reason)
     print_machine()
+    if given.itl:
+        with (
+            tempfile.TemporaryDirectory(prefix="swarm-download-") as name,
+            wired(given.rate) as lan,
+        ):
+            return download_itl.measure(lan, inside, Path(name), given.rounds, given.tokens)
+    compare(given.rounds, given.rate)
+    return 0
+
+
+def compare(rounds: int, rate: str) -> None:
     with tempfile.TemporaryDirectory(prefix="swarm-download-") as name:
         folder = Path(name)
         model = raw(folder, LAYERS, FLOATS)
         size = (model.path / "model.safetensors").stat().st_size
-        plain, weights = measure(folder, given.rounds, given.rate)
+        plain, weights = measure(folder, rounds, rate)
     rows = [
         (what, spread(times), f"{size / spread(times).median / 1e6:.0f}")
         for what, times in (("plain TCP copy", plain), ("weights, proven and written", weights))
     ]
-    print_table(f"{size >> 20} MiB, wire {given.rate or 'unlimited'}",
+    print_table(f"{size >> 20} MiB, wire {rate or 'unlimited'}",
                 ["", "seconds", "MB/s"], rows)  # fmt: skip
     share = 100 * spread(plain).median / spread(weights).median
     console.print(f"the download reaches {share:.0f} % of the plain copy")
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -178,6 +178,30 @@ class Download:
             self._proving.add(task)
             task.add_done_callback(self._proving.discard)
 
+    def missing(self) -> dict[str, list[int]]:
+        """Pieces that have yet to come, by the file that they belong to."""
+        return {name: sorted(pieces) for name, pieces in self._files.missing.items() if pieces}
+
+    def piece(self, number: int) -> PieceSpec:
+        return self._files.pieces[number]
+
+    async def given(self, number: int, data: bytes) -> bool:
+        """A piece that came by another way than from a peer; whether it is the model's."""
+        piece, loop = self._files.pieces[number], asyncio.get_running_loop()
+        if not await loop.run_in_executor(
+            self._ports.disk, self._store.put, self.model_id, piece, data
+        ):
+            return False
+        missing = self._files.missing[piece.file]
+        if number in missing:
+            missing.discard(number)
+            if not missing:
+                await self._finish(piece.file)
+        self._core.had([number], self._ports.clock())
+        self._tell_progress()
+        self._pump()
+        return True
+
     # ------------------------------------------------------------ inside
 
     async def _prove(self, peer: NodeId, number: int, data: bytearray) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarm.errors import ConfigError
 from swarm.shard.checkpoint import TEXT_NAMES
+from swarm.weights.layout import file_of
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 GGUF_SUFFIX = ".gguf"
 NAMES_SHOWN = 5
+ALL, LOCAL = "all", "local"
+"""What a process is told that fetches for a node, where it is not some parts alone."""
 
 _WORD = r"[A-Za-z0-9][\w.-]*"
 _NAME = re.compile(
@@ -68,6 +71,18 @@ def weight_files(name: HubName, index: bytes, sizes: Mapping[str, int]) -> list[
     if missing:
         raise ConfigError(f"{name.repo} on the hub lacks {_listed(missing)}, which its index names")
     return sorted(named)
+
+
+def files_with(parts: Container[str], index: bytes | None) -> list[str]:
+    """The weight files of a repository that hold tensors of these `parts`, files of a model's part
+    as `layout` names them. `index` None: there is but one. Raises ConfigError."""
+    if index is None:
+        return [SINGLE_NAME]
+    try:
+        weight_map = json.loads(index)["weight_map"]
+        return sorted({file for tensor, file in weight_map.items() if file_of(tensor) in parts})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{INDEX_NAME} of the hub cannot be read") from error
 
 
 def _ggufs(sizes: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
 """Fetches a model from the Hugging Face hub into its cache on this machine.
 
 As a program it fetches one for a node, which ends it by closing its standard input, and tells on
-standard output what `hub_fetch_io` reads: `python -m swarm.weights.hub_io NAME [--local]`.
+standard output what `hub_fetch_io` reads: `python -m swarm.weights.hub_io NAME all|local|PART,...`.
 
 Everything that the `huggingface_hub` library knows holds: HF_ENDPOINT, HF_HOME, HF_TOKEN,
 HF_HUB_OFFLINE, resumed downloads, and locks between processes that want the same file.
@@ -9,13 +9,14 @@ HF_HUB_OFFLINE, resumed downloads, and locks between processes that want the sam
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,17 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from swarm.errors import ConfigError
-from swarm.weights.hub import INDEX_NAME, SINGLE_NAME, HubName, files_of, hub_name, weight_files
+from swarm.weights.hub import (
+    ALL,
+    INDEX_NAME,
+    LOCAL,
+    SINGLE_NAME,
+    HubName,
+    files_of,
+    files_with,
+    hub_name,
+    weight_files,
+)
 
 RESERVE_BYTES = 1 << 30
 """Left free on the disk."""
@@ -54,15 +65,11 @@ class NotHere(ConfigError):
     """Nor can it be had now; later it may be."""
 
 
-def fetch(name: HubName, say: Say, bar: type[tqdm] | None = None) -> Path:
-    """The folder (of a GGUF file: the file) where the model lies now, all of it.
-
-    say  told one line before anything is downloaded
-    bar  shows how much of a file has come
-    Raises ConfigError, in one sentence, when it cannot be had.
-    """
+@contextlib.contextmanager
+def _in_words(name: HubName) -> Iterator[None]:
+    """Raises ConfigError, in one sentence, for whatever the library raises."""
     try:
-        return cached(name) if constants.HF_HUB_OFFLINE else _fetched(name, say, bar)
+        yield
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise ConfigError(
             f"there is no {name.repo} here, and none that may be read at {constants.ENDPOINT}"
@@ -80,6 +87,35 @@ def fetch(name: HubName, say: Say, bar: type[tqdm] | None = None) -> Path:
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"{name} cannot be kept in {constants.HF_HUB_CACHE}: {reason}") from error
+
+
+def fetch_files(name: HubName, parts: Container[str], bar: type[tqdm] | None = None) -> list[Path]:
+    """Only the weight files that hold tensors of these parts. Raises ConfigError, as `fetch`."""
+    with _in_words(name):
+        if name.file is not None:
+            files = [name.file]
+        else:
+            known = HfApi().model_info(name.repo, revision=name.revision).siblings or ()
+            index = None
+            if any(file.rfilename == INDEX_NAME for file in known):
+                at = hf_hub_download(name.repo, INDEX_NAME, revision=name.revision)
+                index = Path(at).read_bytes()
+            files = files_with(parts, index)
+        return [
+            Path(hf_hub_download(name.repo, file, revision=name.revision, tqdm_class=bar))
+            for file in files
+        ]
+
+
+def fetch(name: HubName, say: Say, bar: type[tqdm] | None = None) -> Path:
+    """The folder (of a GGUF file: the file) where the model lies now, all of it.
+
+    say  told one line before anything is downloaded
+    bar  shows how much of a file has come
+    Raises ConfigError, in one sentence, when it cannot be had.
+    """
+    with _in_words(name):
+        return cached(name) if constants.HF_HUB_OFFLINE else _fetched(name, say, bar)
 
 
 def _refusal(name: HubName, error: HfHubHTTPError) -> str:
@@ -185,17 +221,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def main(text: str, *, is_local: bool) -> None:
+def main(text: str, wanted: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     name = hub_name(text)
     assert name is not None, text
     try:
-        path = cached(name) if is_local else fetch(name, lambda line: _tell(said=line), _Told)
+        if wanted == LOCAL:
+            paths = [cached(name)]
+        elif wanted == ALL:
+            paths = [fetch(name, lambda line: _tell(said=line), _Told)]
+        else:
+            paths = fetch_files(name, set(wanted.split(",")), _Told)
     except ConfigError as error:
         _tell(failed=str(error), is_final=not isinstance(error, NotHere))
     else:
-        _tell(path=str(path))
+        _tell(paths=[str(path) for path in paths])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], is_local="--local" in sys.argv[2:])
+    main(*sys.argv[1:])

@@ -23,3 +23,20 @@ class Pacer:
         start = max(now, self._free_at)
         self._free_at = min(start + byte_count / bytes_s, now + self._debt_max_s)
         return start - now
+
+
+class Effort:
+    """Lets work be done in a share of the time: whoever has worked waits before it goes on."""
+
+    def __init__(self, share: float, debt_max_s: float) -> None:
+        self._share = share
+        self._debt_max_s = debt_max_s
+        self._free_at = 0.0
+
+    def spent(self, work_s: float, now: float) -> None:
+        due = max(now, self._free_at) + work_s / self._share
+        self._free_at = min(due, now + self._debt_max_s)
+
+    def wait_s(self, now: float) -> float:
+        """How long to wait before more is done."""
+        return max(0.0, self._free_at - now)

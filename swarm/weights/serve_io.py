@@ -25,7 +25,7 @@ from swarm.shard.checkpoint import GGUF_HEAD_NAME, PIECE_BYTES, parse_manifest
 from swarm.shard.gguf_head import gguf_head
 from swarm.terms import ModelId, NodeId
 from swarm.weights.layout import as_bits
-from swarm.weights.pace import Pacer
+from swarm.weights.pace import Effort, Pacer
 from swarm.weights.store_io import tensor_places
 
 ROOM_TIMEOUT_S = 10.0
@@ -46,6 +46,7 @@ class ServePorts:
     manifests  per model the checkpoint's path and that of its manifest
     goodput    bytes a second to a peer, measured or estimated
     is_busy    whether sessions run on this node
+    effort     processor time that the loop's thread has taken, seconds
     """
 
     send: Callable[[NodeId, Message], bool]
@@ -55,6 +56,7 @@ class ServePorts:
     goodput: Callable[[NodeId], float]
     is_busy: Callable[[], bool]
     clock: Callable[[], float]
+    effort: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class PieceServer:
         """Of all uploads together."""
         self._busy_pacer = Pacer(TURN_MAX_S)
         """The same while sessions run here, by the fastest link that is in use."""
+        self._effort = Effort(config.upload_busy_time, TURN_MAX_S)
+        """The processor's time that it takes while sessions run here."""
         self._pacers: dict[NodeId, Pacer] = {}
         """And of those to each peer: a slow one is waited for by nobody else."""
         self._indexes: dict[ModelId, _Index] = {}
@@ -156,8 +160,13 @@ class PieceServer:
             part = data[offset : offset + SLICE_BYTES]
             await self._wait_turn(peer, len(part))
             message = PieceSlice(model_id, tensor, piece, offset, part)
-            if not await self._room(peer) or not self._ports.send(peer, message):
+            if not await self._room(peer):
                 return False
+            began = self._ports.effort()
+            if not self._ports.send(peer, message):
+                return False
+            if self._ports.is_busy():
+                self._effort.spent(self._ports.effort() - began, self._ports.clock())
         return True
 
     async def _wait_turn(self, peer: NodeId, byte_count: int) -> None:
@@ -169,7 +178,7 @@ class PieceServer:
             pacer = self._pacers.setdefault(peer, Pacer(TURN_MAX_S))
             of_all = self._busy_pacer.wait_s(byte_count, share * best, now)
             of_peer = pacer.wait_s(byte_count, share * goodput(peer), now)
-            wait_s = max(wait_s, of_all, of_peer)
+            wait_s = max(wait_s, of_all, of_peer, self._effort.wait_s(now))
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 

@@ -308,7 +308,7 @@ def _is_proven(handle: int, piece: PieceSpec) -> bool:
 def _is_whole(file: Path, manifest: Manifest, hashes: Mapping[str, bytes]) -> bool:
     size = rules.HASH_BYTES
     try:
-        spans = _spans(file)
+        spans = tensor_spans(file)
         with file.open("rb") as stream:
             for span in spans:
                 entry = manifest.tensors[span.name]
@@ -326,7 +326,7 @@ def _is_whole(file: Path, manifest: Manifest, hashes: Mapping[str, bytes]) -> bo
     return True
 
 
-def _spans(file: Path) -> tuple[rules.TensorSpan, ...]:
+def tensor_spans(file: Path) -> tuple[rules.TensorSpan, ...]:
     """Where the file keeps its tensors. Raises ShardError."""
     with file.open("rb") as stream:
         length = rules.header_length(stream.read(8), str(file))
@@ -342,7 +342,7 @@ def tensor_places(folder: Path) -> dict[str, tuple[Path, int, int]]:
     return {
         span.name: (file, span.start, span.stop - span.start)
         for file in _weight_files(folder)
-        for span in _spans(file)
+        for span in tensor_spans(file)
     }
 
 
@@ -359,7 +359,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensor_names(file: Path) -> list[str]:
-    return [span.name for span in _spans(file)]
+    return [span.name for span in tensor_spans(file)]
 
 
 def _stored_bytes(path: Path) -> int:

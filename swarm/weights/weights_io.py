@@ -34,6 +34,7 @@ from swarm.shard.checkpoint import (
 )
 from swarm.terms import ModelId, NodeId
 from swarm.weights.fetch_io import Download, FetchPorts, FileSet
+from swarm.weights.hub_fill_io import HubFill
 from swarm.weights.layout import (
     file_plans,
     from_bits,
@@ -211,13 +212,17 @@ class Weights:
             self._salt,
         )
         self._downloads[model_id] = download
+        hub = HubFill(order.hub, manifest, self._config, self._ports.sink)
         began = ports.clock()
         running = asyncio.get_running_loop().create_task(download.run())
         try:
             while not running.done():
                 await self._ask_holdings(model_id, download)
                 await self._wait(running, self._config.holdings_interval_s)
-                if download.starved_s(ports.clock()) >= self._config.starved_s:
+                is_starved = download.starved_s(ports.clock()) >= self._config.starved_s
+                if is_starved and order.hub:
+                    await hub.fill(download, ports.clock())
+                elif is_starved:
                     obtainable = await self._obtainable(model_id, path, manifest)
                     if not obtainable >= frozenset(range(order.layers.start, order.layers.stop)):
                         return LayersShort(model_id, obtainable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import shutil
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub_like import HubLike
 from link_pair import Bench, run
 from weights_node import Node
 from whole_model import Whole, raw
@@ -21,6 +23,8 @@ from swarm.fetch_facts import FetchFailed, LayersFetched, LayersShort
 from swarm.messages import Holding, Message, PieceRefused, PieceRequest, PieceSlice
 from swarm.shard.checkpoint import PIECES_NAME
 from swarm.terms import LayerRange, ModelId, NodeId
+from swarm.weights.layout import file_of
+from swarm.weights.store_io import tensor_places
 
 LAYERS = 6
 CONFIG = WeightsConfig(
@@ -284,6 +288,69 @@ def test_what_nobody_has_is_said(tmp_path: Path, model: Whole) -> None:
         assert isinstance(await getter.fact(), LayersFetched)
 
     play(tmp_path, 3, scenario)
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same", "changed"])
+def test_what_nobody_has_comes_from_the_hub_of_the_files_that_hold_it(
+    tmp_path: Path, model: Whole, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    """The model lies there in a file for each layer; the getter wants one that a peer has and one
+    that none has."""
+    files = in_several_files(model.path)
+    if not is_same:
+        data = bytearray(files["layer-0003.safetensors"])
+        data[-1] ^= 1
+        files["layer-0003.safetensors"] = bytes(data)
+
+    async def scenario(nodes: list[Node]) -> None:
+        getter, giver, whole = nodes
+        whole.serves(model)
+        whole.link.links.dial([giver.link.address], giver.link.id)
+        await giver.link.linked_to(whole.link)
+        assert isinstance(await giver.fetch(model, LayerRange(0, 3)), LayersFetched)
+        whole.manifests.clear()
+        path = giver.store.path_of(model.model_id)
+        giver.manifests[model.model_id] = (str(path), str(path / "manifest.json"))
+        getter.files = dict(model.files)
+        getter.weights.fetch_model(FetchModel(model.model_id, "raw"))
+        await getter.fact()
+        wanted = LayerRange(2, 4)
+        order = FetchLayers(model.model_id, wanted, False, False, "some/raw")
+        getter.weights.fetch_layers(order)
+        fact = await getter.fact()
+        if is_same:
+            assert fact == LayersFetched(model.model_id, wanted)
+            assert getter.store.verify(model.model_id) == []
+        else:
+            assert isinstance(fact, FetchFailed) and fact.is_final and "version" in fact.reason
+            assert "layer-0003.safetensors" not in getter.content(model)
+
+    with HubLike({"some/raw": files}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        play(tmp_path, 3, scenario)
+    weights = [name for name, _ in hub.sent if name.endswith(".safetensors")]
+    assert weights == ["layer-0003.safetensors"]
+
+
+def in_several_files(folder: Path) -> dict[str, bytes]:
+    """A checkpoint as the hub may have it: a file for each layer, and an index."""
+    by_file: dict[str, dict[str, bytes]] = {}
+    for name, (file, start, count) in tensor_places(folder).items():
+        data = file.read_bytes()[start : start + count]
+        by_file.setdefault(file_of(name), {})[name] = data
+    files = {"config.json": (folder / "config.json").read_bytes()}
+    for file, tensors in by_file.items():
+        table, offset = {}, 0
+        for name, data in tensors.items():
+            shape, stop = [len(data) // 4], offset + len(data)
+            table[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, stop]}
+            offset = stop
+        head = json.dumps(table).encode()
+        files[file] = len(head).to_bytes(8, "little") + head + b"".join(tensors.values())
+    weight_map = {name: file for file, tensors in by_file.items() for name in tensors}
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
+    return files
 
 
 def test_false_piece_hashes_are_no_use(tmp_path: Path, model: Whole) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class Node:
             goodput=lambda peer: 1.0 if peer in self.slow else self.goodput,
             is_busy=lambda: self.is_busy,
             clock=asyncio.get_running_loop().time,
+            effort=time.thread_time,
         )
         return WeightPorts(serve, self._text, self._holders, self._tell, self.notes.append)
 
