@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aioice.ice
+import pytest
 import uvloop
 
 from swarm.config import LinkConfig
@@ -201,6 +202,16 @@ def tcp_links(
 
 HUB = Build(protocol=ProtocolRange(1, 9), config=dataclasses.replace(CONFIG, relay_bytes_s=1 << 40))
 KINDS = ("tcp", "relayed", "webrtc")
+LOOPS_AND_KINDS = [
+    pytest.param(
+        (loop, kind),
+        id=f"{loop}-{kind}",
+        # Python's work packet by packet, on the loop that hardly any node runs on.
+        marks=[pytest.mark.slow] if (loop, kind) == ("asyncio", "webrtc") else [],
+    )
+    for loop in LOOPS
+    for kind in KINDS
+]
 HUB_SEED = 1 << 64
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
-from link_pair import CONFIG, KINDS, LOOPS, Bench, Build, LinkNode, Pair, run
+from link_pair import CONFIG, LOOPS_AND_KINDS, Bench, Build, LinkNode, Pair, run
 
 from swarm.messages import (
     SLICE_BYTES,
@@ -21,7 +21,7 @@ MODEL = ModelId("0" * 32)
 Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
-@pytest.fixture(params=[(loop, kind) for loop in LOOPS for kind in KINDS], ids="-".join)
+@pytest.fixture(params=LOOPS_AND_KINDS)
 def link(request: pytest.FixtureRequest) -> Scenario:
     loop, kind = request.param
     return lambda scenario: run(loop, kind, scenario)

@@ -6,7 +6,9 @@ import dataclasses
 import importlib.util
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
+import aioice.ice
 import pytest
 from link_pair import LOOPS, Bench, LinkNode, run
 
@@ -419,6 +421,31 @@ def test_control_is_not_held_up_by_rows_that_nobody_reads(link: Scenario) -> Non
         assert pipe_of(right)._turns.into[1].waiting_bytes <= channel_frames.WINDOW_BYTES
         lane.resume_reading()
         await right.events.until(lambda: len(right.events.messages) == 3 + sent)
+
+    link(scenario)
+
+
+def test_what_is_lost_on_the_way_comes_all_the_same(
+    link: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, usual, lost = Random(3), aioice.ice.StunProtocol.send_data, 0
+
+    async def lossy(protocol: Any, data: bytes, address: tuple[str, int]) -> None:
+        nonlocal lost
+        if rng.random() < 0.02:
+            lost += 1
+        else:
+            await usual(protocol, data, address)
+
+    async def scenario(bench: Bench) -> None:
+        pair = await bench.pair()
+        monkeypatch.setattr(aioice.ice.StunProtocol, "send_data", lossy)
+        sent = [chunk(number, 100_000) for number in range(8)]
+        for message in sent:
+            assert pair.left.links.send(pair.right.id, message)
+        await pair.right.events.until(lambda: len(pair.right.events.messages) == len(sent))
+        assert [message for _, message in pair.right.events.messages] == sent
+        assert lost
 
     link(scenario)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from link_pair import (
     CONFIG,
-    KINDS,
     LOOPS,
+    LOOPS_AND_KINDS,
     OTHER_KEY,
     Bench,
     Build,
@@ -32,7 +32,7 @@ MODEL = ModelId("0" * 32)
 Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
-@pytest.fixture(params=[(loop, kind) for loop in LOOPS for kind in KINDS], ids="-".join)
+@pytest.fixture(params=LOOPS_AND_KINDS)
 def link(request: pytest.FixtureRequest) -> Scenario:
     loop, kind = request.param
     return lambda scenario: run(loop, kind, scenario)
