@@ -420,6 +420,7 @@ def main(arguments: list[str]) -> None:
     sys.excepthook = report_crash
     settle_in(int(parent))
     quiet_transformers()
+    gc.freeze()  # what was imported is no garbage: to look through it stops all models for 0.3 s
     shard = ShardConfig(**json.loads(config))
     use_threads(shard.threads)
     with socket.socket(fileno=int(descriptor)) as channel:
