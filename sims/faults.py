@@ -16,6 +16,7 @@ from sims.net import SimNet
 from sims.node import SimNode
 from sims.truth import Truth
 from sims.wire import Profile
+from sims.worker import SimWorker
 from swarm.messages import Message
 from swarm.notes import FieldValue
 from swarm.terms import NodeId
@@ -61,7 +62,8 @@ class Faults(ABC):
 
     def _wake(self, node: SimNode) -> None:
         self.woke_s[node.number] = self.now_s
-        processes = [p for p in (node.process, node.worker.process) if p is not None]
+        own = [node.process, *(worker.process for worker in node.workers)]
+        processes = [process for process in own if process is not None]
         self.loop.wake_machine(node.machine, processes)
         self.net.machine_woke(node.machine)
 
@@ -71,24 +73,25 @@ class Faults(ABC):
 
     # ------------------------------------------------------------ workers
 
-    def crash_worker(self, node: SimNode) -> None:
+    def crash_worker(self, node: SimNode, device: int = 0) -> None:
         self.truth.touch("crash", self.now_s, node.number)
         self.tell("worker.crash", node)
-        node.worker.crash()
+        node.workers[device].crash()
 
-    def wedge(self, node: SimNode) -> None:
+    def wedge(self, node: SimNode, device: int = 0) -> None:
         """It takes work and never answers, until it is started anew."""
         self.truth.begin("wedged", self.now_s, node.number)
         self.tell("worker.wedge", node)
-        node.worker.is_wedged = True
+        node.workers[device].is_wedged = True
 
-    def slow_worker(self, node: SimNode, factor: float, duration_s: float) -> None:
+    def slow_worker(self, node: SimNode, factor: float, duration_s: float, device: int = 0) -> None:
         self._for_a_while("slow", duration_s, node)
-        node.worker.slowness = factor
-        self.loop.post(self._in(duration_s), self.loop.world, self._full_speed, node)
+        worker = node.workers[device]
+        worker.slowness = factor
+        self.loop.post(self._in(duration_s), self.loop.world, self._full_speed, worker)
 
-    def _full_speed(self, node: SimNode) -> None:
-        node.worker.slowness = 1.0
+    def _full_speed(self, worker: SimWorker) -> None:
+        worker.slowness = 1.0
 
     def at_step(self, node: SimNode, number: int, action: Callable[[], None]) -> None:
         """Do it just before the result of the worker's n-th step leaves (1 is the next one)."""

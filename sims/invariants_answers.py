@@ -222,6 +222,6 @@ def leftovers(node: SimNode) -> dict[str, int]:
         "hop sessions": len(snapshot.hops),
         "KV bytes": snapshot.kv_used_bytes,
         "outbox bytes": sum(hop.outbox_bytes for hop in snapshot.hops),
-        "jobs of the worker": node.worker.session_count,
+        "jobs of the worker": sum(worker.session_count for worker in node.workers),
         "generations": generation_count(node),
     }

@@ -26,6 +26,8 @@ RANGES = (
     ((0, 5), (3, 8), (6, 12), (0, 7), (5, 12), (2, 10)),
     (None, None, None, None, None, None),
 )
+DOUBLE = (((0, 12), (0, 12)), ((0, 12), None), ((0, 9), (3, 12)), (None, None))
+"""Of machines with two devices."""
 COPIED = (
     ((0, 4), (4, 8), (8, 12)) * 3,
     ((0, 6), (6, 12)) * 4,
@@ -48,6 +50,27 @@ async def mixed(world: World) -> None:
         world.start(world.add(world.serving(layers, weight_bytes=rng.choice((5500, 9000)))))
     while len(world.nodes) < (world.node_count or NODES_MAX):
         world.start(world.add(name=f"client{len(world.nodes) + 1}"))
+    await _bad_day(world)
+
+
+@scenario("two devices", "minutes")
+async def two_devices(world: World) -> None:
+    """Machines with a worker on each of two devices, beside plain ones; then as in mixed."""
+    rng = world.rng
+    if rng.random() < 0.3:
+        world.keep_small_outboxes()
+    for layers in rng.choice(DOUBLE):
+        spec = world.serving(layers, devices=2, weight_bytes=rng.choice((7500, 9000)))
+        world.start(world.add(spec))
+    for layers in rng.choice(RANGES[:3])[:4]:
+        world.start(world.add(world.serving(layers)))
+    while len(world.nodes) < NODES_MAX:
+        world.start(world.add(name=f"client{len(world.nodes) + 1}"))
+    await _bad_day(world)
+
+
+async def _bad_day(world: World) -> None:
+    rng = world.rng
     _lay_cables(world)
     await world.settled()
     trouble = Trouble(world)
@@ -179,15 +202,18 @@ class Trouble:
 
     def _break_a_worker(self) -> None:
         node = self._somebody()
-        if node is not None and node.worker.process is not None:
+        if node is None:
+            return
+        device = self._rng.randrange(len(node.workers)) if len(node.workers) > 1 else 0
+        if node.workers[device].process is not None:
             draw = self._rng.random()
             if draw < 0.5:
-                self._world.crash_worker(node)
+                self._world.crash_worker(node, device)
             elif draw < 0.7:
-                self._world.wedge(node)
+                self._world.wedge(node, device)
             else:
                 factor = self._rng.choice((2.0, 5.0))
-                self._world.slow_worker(node, factor, self._rng.uniform(0.5, 5.0))
+                self._world.slow_worker(node, factor, self._rng.uniform(0.5, 5.0), device)
 
     def _cut_two(self) -> None:
         a, b = self._rng.sample(self._world.nodes, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import cast
 
@@ -35,6 +35,7 @@ from swarm.node_io import NodeIo, Parts
 from swarm.notes import Note
 from swarm.shard.worker_client_io import WorkerEvents
 from swarm.terms import Address, Incarnation, LayerRange, ModelId, NodeId, NumericClass
+from swarm.worker_desk_io import DeviceEvents, OneOfMany
 
 RECORD_DOMAIN = b"gossip record"
 SWARM_KEY = SwarmKey(b"simulated swarm!" * 2)
@@ -62,6 +63,8 @@ class NodeSpec:
     kv_bytes: int = 100 * MIB
     seeds: tuple[Address, ...] = ()
     mdns: bool = True
+    devices: int = 1
+    """Each with so much memory, and a worker of its own."""
 
 
 @dataclass(slots=True)
@@ -135,14 +138,20 @@ class SimNode:
         self._lent = surroundings
         self._loop = surroundings.loop
         self._config = config
-        self.worker = SimWorker(
-            self._loop, machine, dict(spec.checkpoints), spec.speed, spec.numeric_class
-        )
+        self.workers = [
+            SimWorker(self._loop, machine, dict(spec.checkpoints), spec.speed, spec.numeric_class)
+            for _ in range(spec.devices)
+        ]
         self._life: asyncio.Task[None] | None = None
 
     @property
     def number(self) -> int:
         return self.machine.number
+
+    @property
+    def worker(self) -> SimWorker:
+        """The only one, of most machines."""
+        return self.workers[0]
 
     @property
     def clock_s(self) -> float:
@@ -184,7 +193,8 @@ class SimNode:
         """The process is gone at once. Its machine's kernel is the network's business."""
         if self.process is not None:
             self._loop.kill(self.process)
-        self.worker.crash()
+        for worker in self.workers:
+            worker.crash()
 
     def _begin_leave(self) -> None:
         self._leaving = self._loop.create_task(self.io.leave(LEAVE_GRACE_S))
@@ -234,7 +244,8 @@ class SimNode:
         bound = await self.links.listen(LISTEN_ANY, 0)
         self.core = self._core(identity, bound)
         assert self.process is not None
-        self.worker.attach(self.process, cast(WorkerEvents, events))
+        for device, worker in enumerate(self.workers):
+            worker.attach(self.process, OneOfMany(cast(DeviceEvents, events), device))
         parts = Parts(
             loop=self._loop,
             clock=self._loop.time,
@@ -243,6 +254,7 @@ class SimNode:
             store=_Store(self.disk, self.links.set_incarnation),
             files=_NoFiles(),
             sink=self._note,
+            beside=tuple(self.workers[1:]),
         )
         self.io = NodeIo(self.core, parts)
         events.become(self.io)
@@ -261,16 +273,17 @@ class SimNode:
         spec, config = self.spec, self._config
         layers = LayerRange(*spec.layers) if spec.layers is not None else None
         wishes = [Wish(path, found.model.name, layers) for path, found in spec.checkpoints]
-        hosting = Hosting(
-            identity.node_id, wishes, Budget(spec.weight_bytes, spec.kv_bytes), config.shard, ""
-        )
+        shard = replace(config.shard, device=",".join(["cpu"] * spec.devices))
+        config = replace(config, shard=shard)
+        budget = Budget.join([Budget(spec.weight_bytes, spec.kv_bytes)] * spec.devices)
+        hosting = Hosting(identity.node_id, wishes, budget, config.shard, "")
         about = About(
             node=identity.node_id,
             name=self.machine.name,
             version="0",
             swarm_tag=SWARM_KEY.tag,
             is_open=False,
-            memory_bytes=spec.weight_bytes + spec.kv_bytes,
+            memory_bytes=(spec.weight_bytes + spec.kv_bytes) * spec.devices,
             addresses=tuple(Address(host, bound.port) for host in self.machine.hosts),
         )
         rng = self._loop.random(f"core {self.number} {self.starts}")

@@ -141,10 +141,15 @@ class World(Faults):
             spec or NodeSpec(),
             self.config,
         )
-        node.worker.told_step = lambda: self._stepped(node)
-        node.worker.told_start = lambda: self.truth.end("wedged", self.now_s, node.number)
+        for worker in node.workers:
+            worker.told_step = lambda: self._stepped(node)
+            worker.told_start = lambda: self._worker_started(node)
         self.nodes.append(node)
         return node
+
+    def _worker_started(self, node: SimNode) -> None:
+        if not any(worker.is_wedged for worker in node.workers):
+            self.truth.end("wedged", self.now_s, node.number)
 
     def keep_small_outboxes(self) -> None:
         """From now on nodes keep few rows for resending: rebuilding has to go further upstream."""
@@ -248,8 +253,9 @@ class World(Faults):
         self._tell_world("world.calm")
         self.heal_all()
         for node in self.nodes:
-            node.worker.slowness = 1.0
-            node.worker.on_step = lambda steps: None
+            for worker in node.workers:
+                worker.slowness = 1.0
+                worker.on_step = lambda steps: None
 
     def is_answered(self) -> bool:
         return all(request.is_over for request in self.requests)

@@ -284,7 +284,7 @@ class ShardConfig:
     enable_prefix_caching: bool = True
     """Blocks of ended sessions serve others whose prompts begin alike, while there is room."""
     threads: int = 0
-    """Compute threads; 0: all physical cores."""
+    """Compute threads of each worker; 0: the physical cores, shared by workers on the CPU."""
     memory_bytes: int = 0
     """For weights, KV and activations, on each device; 0: 70 % of what is free at start."""
     device_memory: str = ""
