@@ -197,6 +197,35 @@ def test_a_model_that_goes_makes_room_on_its_devices() -> None:
     assert made.parts_of(ModelId("c")) == (None, LayerRange(0, 12))
 
 
+def test_a_node_that_rests_ends_all_its_workers_and_starts_all_again() -> None:
+    made = hosting(budget(100, 100))
+    serve(made, found(), found())
+    made.worker_lost("it crashed", 5.0, 1)
+    made.retire("a")
+    made.release(ModelId("a"))
+    made.take_effects()
+    assert made.rest()
+    assert made.take_effects() == [StopWorker(0)]
+    assert made.next_deadline() is None
+    made.load(wish("a"))
+    assert made.take_effects()[:2] == [StartWorker(0), StartWorker(1)]
+
+
+def test_a_model_that_comes_while_a_device_is_down_waits_for_it() -> None:
+    made = hosting(budget(100, 100))
+    serve(made, found(), found())
+    made.worker_lost("it crashed", 5.0, 1)
+    made.take_effects()
+    made.load(wish("b"))
+    assert made.take_effects() == []
+    made.tick({}, 5.0 + CONFIG.restart_min_s)
+    assert made.take_effects() == [
+        StartWorker(1),
+        ToWorker(Inspect("/models/a", "a", "/cache")),
+        ToWorker(Inspect("/models/b", "b", "/cache")),
+    ]
+
+
 def test_a_move_that_its_devices_cannot_hold_goes_back() -> None:
     made = hosting(budget(100, 100))
     serve(made, found(count=12), found(count=12))
