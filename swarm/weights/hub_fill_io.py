@@ -6,11 +6,9 @@ The manifest is the proof here too: what the hub has may be another version by n
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swarm.config import WeightsConfig
 from swarm.errors import LinkError, ShardError
 from swarm.notes import Level, NoteSink, note
 from swarm.shard.checkpoint import PIECE_BYTES, Manifest
@@ -25,42 +23,31 @@ Places = Mapping[str, tuple[Path, int]]
 """Of tensors by name: file, and the first byte in it."""
 
 
-class HubFill:
-    """Of one download."""
+async def fill_from_hub(hub: str, manifest: Manifest, download: Download, sink: NoteSink) -> bool:
+    """Give the download what it misses; False where the hub does not give it, or has another
+    version by now."""
+    parts = list(download.missing())
+    sink(note("hub.fetch", model=hub, parts=",".join(parts)))
+    try:
+        await _fill(await files_of_hub(hub, parts), manifest, download)
+    except (LinkError, ShardError) as error:
+        sink(note("hub.failed", Level.WARNING, model=hub, reason=str(error)))
+        return False
+    return True
 
-    def __init__(self, hub: str, manifest: Manifest, config: WeightsConfig, sink: NoteSink) -> None:
-        self._hub = hub
-        self._manifest = manifest
-        self._config = config
-        self._sink = sink
-        self._pause_s = config.retry_min_s
-        self._not_before = -math.inf
 
-    async def fill(self, download: Download, now: float) -> None:
-        """Give the download what it misses, unless the hub could not be asked a moment ago. Raises
-        ShardError where the hub refuses, or has another version."""
-        if now < self._not_before:
-            return
-        parts = list(download.missing())
-        self._sink(note("hub.fetch", model=self._hub, parts=",".join(parts)))
-        try:
-            files = await files_of_hub(self._hub, parts)
-        except LinkError as error:
-            self._sink(note("hub.failed", Level.WARNING, model=self._hub, reason=str(error)))
-            self._not_before = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, self._config.retry_max_s)
-            return
-        places = await asyncio.to_thread(_places, files)
-        names = sorted(self._manifest.tensors)
-        for number in [number for numbers in download.missing().values() for number in numbers]:
-            piece = download.piece(number)
-            file, first = places.get(names[piece.tensor], (None, 0))
-            data = b""
-            if file is not None:
-                start = first + piece.index * PIECE_BYTES
-                data = await asyncio.to_thread(_read, file, start, piece.byte_count)
-            if not await download.given(number, data):
-                raise ShardError(f"{self._hub} on the hub is another version of the model now")
+async def _fill(files: Sequence[Path], manifest: Manifest, download: Download) -> None:
+    places = await asyncio.to_thread(_places, files)
+    names = sorted(manifest.tensors)
+    for number in [number for numbers in download.missing().values() for number in numbers]:
+        piece = download.piece(number)
+        file, first = places.get(names[piece.tensor], (None, 0))
+        data = b""
+        if file is not None:
+            start = first + piece.index * PIECE_BYTES
+            data = await asyncio.to_thread(_read, file, start, piece.byte_count)
+        if not await download.given(number, data):
+            raise ShardError("what the hub has is another version of the model")
 
 
 def _places(files: Sequence[Path]) -> Places:

@@ -91,6 +91,8 @@ def _in_words(name: HubName) -> Iterator[None]:
 
 def fetch_files(name: HubName, parts: Container[str], bar: type[tqdm] | None = None) -> list[Path]:
     """Only the weight files that hold tensors of these parts. Raises ConfigError, as `fetch`."""
+    if constants.HF_HUB_OFFLINE:
+        raise NotHere("HF_HUB_OFFLINE is set")
     with _in_words(name):
         if name.file is not None:
             files = [name.file]

@@ -34,7 +34,7 @@ from swarm.shard.checkpoint import (
 )
 from swarm.terms import ModelId, NodeId
 from swarm.weights.fetch_io import Download, FetchPorts, FileSet
-from swarm.weights.hub_fill_io import HubFill
+from swarm.weights.hub_fill_io import fill_from_hub
 from swarm.weights.layout import (
     file_plans,
     from_bits,
@@ -212,7 +212,6 @@ class Weights:
             self._salt,
         )
         self._downloads[model_id] = download
-        hub = HubFill(order.hub, manifest, self._config, self._ports.sink)
         began = ports.clock()
         running = asyncio.get_running_loop().create_task(download.run())
         try:
@@ -220,9 +219,7 @@ class Weights:
                 await self._ask_holdings(model_id, download)
                 await self._wait(running, self._config.holdings_interval_s)
                 is_starved = download.starved_s(ports.clock()) >= self._config.starved_s
-                if is_starved and order.hub:
-                    await hub.fill(download, ports.clock())
-                elif is_starved:
+                if is_starved and not await self._had_of_hub(order, manifest, download):
                     obtainable = await self._obtainable(model_id, path, manifest)
                     if not obtainable >= frozenset(range(order.layers.start, order.layers.stop)):
                         return LayersShort(model_id, obtainable)
@@ -233,6 +230,11 @@ class Weights:
             del self._downloads[model_id]
         self._tell_done(order, download, ports.clock() - began)
         return LayersFetched(model_id, order.layers)
+
+    async def _had_of_hub(self, order: FetchLayers, manifest: Manifest, download: Download) -> bool:
+        """Whether what no peer has came from the hub instead."""
+        sink = self._ports.sink
+        return bool(order.hub) and await fill_from_hub(order.hub, manifest, download, sink)
 
     def _plan(self, order: FetchLayers) -> tuple[Manifest, FileSet]:
         """Which files and pieces, from the manifest on the disk. Raises ShardError."""
