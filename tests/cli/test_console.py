@@ -88,7 +88,7 @@ def test_every_sentence_is_one_with_a_full_stop() -> None:
         "model": "m", "layers": "0:4", "reason": "it is cut short.", "restart_s": 1.0, "tag": "t",
         "node": "n", "node_name": "anna", "address": "1.2.3.4:5", "url": "http://x:1",
         "missing": "4:6", "cause": "no interface", "sessions": 0,
-        "peer": "p", "other": "5.6.7.8:9", "kept": "/home/node-n.key",
+        "peer": "p", "other": "5.6.7.8:9", "kept": "/home/node-n.key", "in_s": 300,
     }  # fmt: skip
     for event in SENTENCES:
         screen = Screen()
