@@ -221,7 +221,7 @@ def _layers_to_spare() -> tuple[Patch, ...]:
     return (
         (world, "quick_config", restless),
         (mover, "improvement", anybody),
-        (mover, "repairs", lambda count, holders: ()),
+        (mover, "repairs", lambda count, holders, *, may_plan_anew: ()),
         (Mover, "_is_spared", lambda self, h, plan, rivals: True),
     )
 
