@@ -378,8 +378,10 @@ class Hosting(HostedShards):
         layers = self._best(h, inspected, others)
         is_new = layers != h.layers
         if layers is not None and is_new:
-            rooms = self._weight_rooms(h)
-            if not self._place(h, layers, rooms, self._rooms_beside_pools(h)):
+            rooms = [self._weight_rooms(h)]
+            if h.layers is not None:  # pools that were made since have left room for as many
+                rooms.append(self._rooms_beside_pools(h))
+            if not self._place(h, layers, *rooms):
                 layers = None
         if layers is None:
             room = self._weight_room(h)

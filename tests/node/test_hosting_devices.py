@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarm.config import MIB, ShardConfig
@@ -246,6 +246,7 @@ def test_a_move_that_its_devices_cannot_hold_goes_back() -> None:
     counts=st.lists(st.integers(1, 30), min_size=1, max_size=3),
     spilling=st.integers(0, 4),
 )
+@example(sizes=[22, 22], counts=[1], spilling=0)
 def test_no_device_is_ever_asked_for_more_than_it_has(
     sizes: list[int], counts: list[int], spilling: int
 ) -> None:
