@@ -78,16 +78,15 @@ def test_two_devices_hold_what_neither_does(
 ) -> None:
     """Ids are those of transformers; after the loss of a worker in mid-answer too; a second model
     comes and goes meanwhile."""
-    wanted = reference(smollm2, PROMPTS_HERE, TOKENS, reference_cache)
+    wanted = reference(smollm2, PROMPTS_HERE[:1], TOKENS, reference_cache)
     save_tiny(tmp_path / "tiny", "llama", initializer_range=0.05)
     shard = shard_of(node, "smollm2")
     assert (shard["start"], shard["stop"], len(shard["cuts"])) == (0, 30, 1)
     assert node.view(node.state())["device"].startswith("2 x ")
-    for prompt, want in zip(PROMPTS_HERE, wanted, strict=True):
-        asked = {"model": "smollm2", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True}
-        answer = node.ask(**asked).finish()
-        assert answer.ids == want.ids and answer.error is None
-        assert answer.swarm["exact"] is True and len(answer.swarm["route"]) == 1
+    asked = {"model": "smollm2", "prompt": PROMPTS_HERE[0], "max_tokens": TOKENS}
+    answer = node.ask(**asked, ignore_eos=True).finish()
+    assert answer.ids == wanted[0].ids and answer.error is None
+    assert answer.swarm["exact"] is True and len(answer.swarm["route"]) == 1
     assert change(node, "load", path=str(tmp_path / "tiny"), name="tiny") == "shard.serving"
     alone = node.ask(model="tiny", **TINY).finish()
     assert len(alone.ids) == TINY["max_tokens"] and alone.error is None
