@@ -101,7 +101,7 @@ class WorkerCare:
             case WantOfHub():
                 self._hub.want(ask, now)
             case UnloadModel(name):
-                if not self._hub.cancel(name):
+                if not (self._yielding.forget(name) or self._hub.cancel(name)):
                     self._unloading.begin(name, now, self._market().rivals)
             case Announce(in_s):
                 self._departure.announce(in_s, now)

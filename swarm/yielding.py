@@ -60,6 +60,16 @@ class Yielding:
             self._unloading.begin(h.wish.name, now)
         self._due = now
 
+    def forget(self, name: str) -> bool:
+        """Its owner wants a model no more that was to be served again; False: it was not."""
+        kept = [wish for wish in self._wishes if wish.name != name]
+        asks = tuple(ask for ask in self._of_hub if ask.name != name)
+        was_due = (len(kept), len(asks)) != (len(self._wishes), len(self._of_hub))
+        self._wishes, self._of_hub = kept, asks
+        if was_due:
+            self._effects.append(Tell(note("shard.unloaded", Level.INFO, model=name)))
+        return was_due
+
     def come_back(self, now: float) -> None:
         if self._gave_way:
             self._gave_way, self._due = False, now
@@ -79,7 +89,8 @@ class Yielding:
         for wish in wishes:
             with suppress(RequestError):  # its owner loaded it meanwhile
                 self._hosting.load(wish)
-        for ask in self._of_hub:
+        asks, self._of_hub = self._of_hub, ()
+        for ask in asks:
             self._hub.want(ask, now)
         self._adoption.resume(now)
         return False

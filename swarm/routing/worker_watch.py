@@ -92,6 +92,8 @@ class WorkerWatch:
         self._is_unheard = False
         """Something long was ordered from a worker that is up and had nothing else of the kind: it
         says at once that it takes it up."""
+        self._busy_until = 0.0
+        """A step whose session was taken from it may keep it until then."""
         self.wants_trial = False
         """The work that was waited for is gone: somebody should `try` the worker."""
 
@@ -150,6 +152,7 @@ class WorkerWatch:
         self._jobs.clear()
         self._long.clear()
         self._is_up = self._is_unheard = False
+        self._busy_until = 0.0
         self._end_wait()
         self.wants_trial = False
 
@@ -200,7 +203,7 @@ class WorkerWatch:
         does much else may need longer than that for Python's start alone, and must not begin again
         and again: each time it may take twice as long."""
         if self._is_unheard:
-            return self._shard.first_word_s
+            return max(0.0, self._busy_until - self._heard_at) + self._shard.first_word_s
         longest_s = max(long.patience_s for long in self._long.values())
         return longest_s * float(2 ** min(self._lost_long, PATIENCE_DOUBLINGS_MAX))
 
@@ -235,6 +238,7 @@ class WorkerWatch:
         wait.sessions.discard(session)
         if wait.sessions:
             return
+        self._busy_until = wait.since + self._patience_s(wait)
         slow_s = max(self._routing.slow_min_s, self._routing.slow_factor * wait.predicted_s)
         if now - wait.since >= slow_s and session != TRIAL:
             self.wants_trial = True

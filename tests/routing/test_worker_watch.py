@@ -221,6 +221,18 @@ def test_a_worker_that_is_up_takes_an_order_up_at_once() -> None:
     assert it.next_deadline() == 20.0 + 2 * SHARD.load_quiet_s, "another one has to start"
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_step_whose_session_has_gone_may_still_keep_the_worker(is_before: bool) -> None:
+    it = watch()
+    it.sent(Inspect("/a", "m", ""), 0.0)
+    it.answered(WorkerFailed("/a", "no such file"), 0.0)
+    busy(it)
+    orders: list[End | Load] = [End(begin().session), LOAD]
+    for order in orders if is_before else reversed(orders):
+        it.sent(order, 0.1)
+    assert it.next_deadline() == PATIENCE_S + SHARD.first_word_s
+
+
 def test_inspections_and_loads_of_several_models() -> None:
     spec = ModelSpec(MODEL, "m", 12, 64, 100, 1000, (), False)
     it = watch()
