@@ -32,12 +32,13 @@ def cost_s(fault: Fault) -> float:
 
 
 def reroutes_explained(world: World, request: Request, now_s: float) -> int:
-    """How often an answer may have been given another route by now."""
+    """How many hops an answer may have lost by now. A gap on a path of the origin itself, and there
+    may be one at any time, takes all hops of a route at once."""
     parties = world.trails.of(request)
     harm = world.truth.harm(parties, request.asked_s - STUCK_S, now_s)
     lasted_s = now_s - request.asked_s
-    gaps = lasted_s / GAPS_S if world.has_gaps(*parties) else 0.0
-    return CausedReroutes.FREE + CausedReroutes.PER_FAULT * len(harm) + int(gaps)
+    gap_count = 1 + int(lasted_s / GAPS_S) if world.has_gaps(*parties) else 0
+    return CausedReroutes.FREE + CausedReroutes.PER_FAULT * len(harm) + gap_count
 
 
 class CausedReroutes(Invariant):

@@ -178,10 +178,16 @@ class Rival:
     load_s: float = 0.0
     copies: int = 0
     """As in `ShardInfo`."""
-    is_doubtful: bool = False
+    is_suspect: bool = False
     """Its node is suspected to be gone."""
+    is_silent: bool = False
+    """Nothing comes from its node, and a probe asks whether it lives."""
     is_departing: bool = False
     """Its node has said that it will soon be gone."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.is_suspect or self.is_silent
 
 
 @dataclass(frozen=True, slots=True)

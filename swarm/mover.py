@@ -8,7 +8,8 @@
 The one that is named tells its intention, looks once more beside those of smaller ids, and gets
 the weights that it lacks while it serves on. Then others are told that it loads, whoever runs
 through it is moved away as from a node that leaves, and only then is the old range given up. Lost
-layers are loaded at once; what merely makes the whole faster must have paid for a while.
+layers are loaded at once: the intention is told when their holder falls silent, the load begins
+when it is suspected. What merely makes the whole faster must have paid for a while.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ NEWS_PAUSE_S = 0.1
 """From news to a look: they come in swarms."""
 LOOK_AGAIN_S = 0.25
 """While layers lack, and while something of a move is waited for."""
+VERDICT_S = 0.05
+"""How often a node that is ready to load looks whether whose layers lack is suspected by now."""
 MEASURED_S = 1e-3
 """Decode time per layer of a node that has none yet."""
 
@@ -93,6 +96,11 @@ class Mover:
         if self._plans or any(self._hosting.room_layers(h) for h in self._hosting.all()):
             self._look_by(now + NEWS_PAUSE_S)
 
+    def somebody_silent(self, now: float) -> None:
+        """A peer is being probed: what only it holds may be lost."""
+        if self._plans:
+            self._look_by(now)
+
     def tick(self, rivals: Mapping[ModelId, Sequence[Rival]], now: float) -> None:
         self._due = None
         if self._relay.is_leaving:
@@ -143,7 +151,7 @@ class Mover:
             self._hosting.bar(model_id, is_barred=False)
         move = self._repair(h, plan, rivals, now)
         if move is not None:
-            is_lost = not _is_whole(_count(h), self._holders(h, rivals, firm=True))
+            is_lost = not self._is_held(h, _firm(rivals))
             self._intend(h, plan, move, now, is_repair=is_lost)
             return
         if plan.lost_since is None and now >= plan.look_at:
@@ -161,7 +169,8 @@ class Mover:
 
     def _repair(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> Move | None:
         """This node's part of what brings lost layers back, once they lack for long enough; or of
-        what keeps those that would lack once somebody departs, by moves that cost none."""
+        what keeps those that would lack once somebody departs, by moves that cost none. Layers of a
+        doubtful holder are spoken for at once: no node that joins is about to take those."""
         moves = self._repairs(h, rivals, now)
         if not moves:
             plan.lost_since = None
@@ -169,7 +178,8 @@ class Mover:
             return None
         if plan.lost_since is None:
             plan.lost_since = now
-        if now < plan.lost_since + self._config.repair_after_s:
+        is_in_doubt = len(_firm(rivals)) < len(rivals) and self._is_held(h, rivals)
+        if now < plan.lost_since + self._config.repair_after_s and not is_in_doubt:
             return None
         for move in moves:
             self._named.setdefault(move.node, now)
@@ -177,9 +187,9 @@ class Mover:
 
     def _repairs(self, h: Hosted, rivals: Sequence[Rival], now: float) -> tuple[Move, ...]:
         count = _count(h)
-        is_lost = not _is_whole(count, self._holders(h, rivals, firm=True))
+        is_lost = not self._is_held(h, _firm(rivals))
         staying = [rival for rival in rivals if not rival.is_departing]
-        holders = [self._but_silent(holder, now) for holder in self._holders(h, staying, firm=True)]
+        holders = [self._but_silent(holder, now) for holder in self._holders(h, _firm(staying))]
         return repairs(count, holders, may_plan_anew=is_lost)
 
     def _but_silent(self, holder: Holder, now: float) -> Holder:
@@ -194,7 +204,7 @@ class Mover:
     def _consider(self, h: Hosted, plan: _Plan, rivals: Sequence[Rival], now: float) -> None:
         """Whether a move of this node has paid for long enough."""
         staying = [rival for rival in rivals if not rival.is_departing]
-        holders = self._holders(h, staying, firm=False)
+        holders = self._holders(h, staying)
         copies = max(1, self._hosting.copies, *(rival.copies for rival in rivals))
         move = improvement(_count(h), holders, copies, self._config.gain)
         if move != plan.wanted:
@@ -212,6 +222,8 @@ class Mover:
     def _intend(self, h: Hosted, plan: _Plan, move: Move, now: float, *, is_repair: bool) -> None:
         plan.phase, plan.target, plan.is_repair = Phase.INTENDING, move.layers, is_repair
         plan.until = now + self._config.repair_intention_s
+        if plan.lost_since is not None:
+            plan.until = max(plan.until, plan.lost_since + self._config.repair_after_s)
         plan.wanted = None
         self._hosting.intend(_id(h), move.layers)
         self._tell("shard.move_intended", h, layers=str(move.layers), repair=is_repair)
@@ -225,6 +237,10 @@ class Mover:
         if plan.is_repair:
             moves = self._repairs(h, [self._unless_first(r) for r in rivals], now)
             move = next((move for move in moves if move.node == self._me), None)
+            present = [rival for rival in rivals if not rival.is_suspect]
+            if move is not None and self._is_held(h, present):
+                self._look_by(now + VERDICT_S)
+                return
         else:
             now_are = map(self._unless_first, rivals)
             is_free = not any(r.next or r.state is not ShardState.SERVING for r in now_are)
@@ -250,7 +266,7 @@ class Mover:
             self._hosting.bar(_id(h), is_barred=True)
             self._withdraw(h, plan, "its weights are not to be had")
             self._look_by(plan.barred_until)
-        elif plan.is_repair and _is_whole(_count(h), self._holders(h, rivals, firm=True)):
+        elif plan.is_repair and self._is_held(h, _firm(rivals)):
             self._withdraw(h, plan, "nothing lacks any more")
         elif not self._is_spared(h, plan, rivals):
             self._withdraw(h, plan, "what it serves has become rare")
@@ -303,8 +319,13 @@ class Mover:
         layers = h.layers
         return layers is not None and held.issuperset(range(layers.start, layers.stop))
 
-    def _holders(self, h: Hosted, rivals: Sequence[Rival], *, firm: bool) -> list[Holder]:
-        """All who hold or will hold layers, this node included. `firm`: no suspected ones."""
+    def _is_held(self, h: Hosted, rivals: Sequence[Rival]) -> bool:
+        """Whether this node and `rivals` hold, or will hold, all layers."""
+        held = {n for x in self._holders(h, rivals) for n in range(x.layers.start, x.layers.stop)}
+        return held.issuperset(range(_count(h)))
+
+    def _holders(self, h: Hosted, rivals: Sequence[Rival]) -> list[Holder]:
+        """All who hold or will hold layers, this node included."""
         assert h.layers is not None
         decode_s = h.speed.decode_s_per_layer if h.speed else MEASURED_S
         room = self._hosting.room_layers(h)
@@ -314,7 +335,6 @@ class Mover:
             Holder(r.node, r.next or r.layers, r.decode_s_per_layer, _is_steady(r),
                    r.room_layers, r.load_s)
             for r in rivals
-            if not (firm and r.is_doubtful)
         ]  # fmt: skip
         return sorted([mine, *found], key=lambda holder: holder.node)
 
@@ -327,13 +347,12 @@ class Mover:
         self._effects.append(Tell(told))
 
 
+def _firm(rivals: Sequence[Rival]) -> list[Rival]:
+    return [rival for rival in rivals if not rival.is_doubtful]
+
+
 def _is_steady(rival: Rival) -> bool:
     return rival.state is ShardState.SERVING and rival.next is None and not rival.is_doubtful
-
-
-def _is_whole(layer_count: int, holders: Sequence[Holder]) -> bool:
-    held = {n for h in holders for n in range(h.layers.start, h.layers.stop)}
-    return held.issuperset(range(layer_count))
 
 
 def _id(h: Hosted) -> ModelId:

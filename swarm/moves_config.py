@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class MovesConfig:
     repair_after_s: float = 0.4
-    """Layers must lack for this long before others load them; most false suspicions end before."""
+    """Layers must lack for this long before others load them, from when their holder was suspected,
+    or fell silent if it is suspected by then; most false suspicions end before."""
     repair_intention_s: float = 0.3
     """How long the intention to load lost layers waits for rival ones."""
     repair_patience_s: float = 2.0

@@ -277,8 +277,8 @@ class NodeCore:
 
     def tick(self, now: float) -> None:
         self._now = now
-        if _is_due(self._gossip.next_deadline(), now):
-            self._gossip.tick(now)
+        if _is_due(self._gossip.next_deadline(), now) and self._gossip.tick(now):
+            self._worker.somebody_silent(now)
         if _is_due(self._ways.next_deadline(), now):
             self._ways.tick(self._in_use, now)
         if _is_due(self._hosting.next_deadline(), now):

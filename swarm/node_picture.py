@@ -285,7 +285,7 @@ class Picture:
         return dict(self._known().specs)
 
     def rivals(self) -> dict[ModelId, list[Rival]]:
-        return rivals(self._about.node, self._gossip.members())
+        return rivals(self._about.node, self._gossip.members(), self._gossip.silent())
 
     def market(self) -> Market:
         return Market(self.known_models(), self.rivals(), self.hub_shares())

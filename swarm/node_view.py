@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from swarm.discovery.addresses import Interest
@@ -139,7 +139,9 @@ def model_view(view: SwarmView, spec: ModelSpec, probe_age_s: float | None) -> M
     return ModelView(spec, not missing and ends, missing, probe_age_s)
 
 
-def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
+def rivals(
+    me: NodeId, members: Sequence[Member], silent: Set[NodeId] = frozenset()
+) -> dict[ModelId, list[Rival]]:
     """What others serve or intend to serve, per model."""
     result: dict[ModelId, list[Rival]] = {}
     for member in members:
@@ -160,7 +162,8 @@ def rivals(me: NodeId, members: Sequence[Member]) -> dict[ModelId, list[Rival]]:
                     room_layers=shard.room_layers,
                     load_s=shard.load_s,
                     copies=shard.copies,
-                    is_doubtful=member.state is MemberState.SUSPECT,
+                    is_suspect=member.state is MemberState.SUSPECT,
+                    is_silent=member.node in silent,
                     is_departing=0.0 < member.static.departs_in_s <= DEPARTS_SOON_S,
                 )
             )

@@ -122,6 +122,10 @@ class WorkerCare:
         self._mover.news(now)
         self._hub.news(now)
 
+    def somebody_silent(self, now: float) -> None:
+        """Nothing comes from a peer any more."""
+        self._mover.somebody_silent(now)
+
     def orders(self, effect: ToWorker, now: float) -> list[Effect]:
         """What goes to which worker, now, for an order of the core."""
         message = effect.message

@@ -231,20 +231,21 @@ class Gossip:
         self._parts.rumours.clear()
         self._members.departed(self._own.me, t)
 
-    def tick(self, now: float) -> None:
-        """Do what is due. Call at `next_deadline`, or whenever."""
+    def tick(self, now: float) -> bool:
+        """Do what is due. Call at `next_deadline`, or whenever. True when a peer fell silent."""
         t = self._at(now)
         if self._own.has_left:
-            return
+            return False
         self._parts.health.tick(t)
         for peer in self._parts.heartbeats.due(t):
             self._parts.spread.send(peer, self._own.heartbeat(), t)
-        self._judge.tick(t)
+        has_silence = self._judge.tick(t)
         self._exchange.tick(t)
         for peer in self._parts.neighbours.tick(t):
             self._judge.close_surplus(peer)
         self._write_dynamic(t)
         self._parts.rumours.tick(t)
+        return has_silence
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do next (real time; the past means now)."""
@@ -290,6 +291,10 @@ class Gossip:
     def local_health(self) -> int:
         """0 is well, up to `local_health_max`."""
         return self._parts.health.score
+
+    def silent(self) -> frozenset[NodeId]:
+        """Linked peers from which nothing comes and which are being probed for it."""
+        return self._judge.silent()
 
     def members(self) -> tuple[Member, ...]:
         """Everybody known, this node and the departed included, in the order of node ids."""

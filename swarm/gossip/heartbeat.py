@@ -142,6 +142,10 @@ class Heartbeats:
                 found.append(peer)
         return found
 
+    def all_silent(self) -> list[NodeId]:
+        """Those reported as silent and not heard since."""
+        return [peer for peer, state in self._peers.items() if state.is_reported]
+
     def next_deadline(self, factor: float) -> float | None:
         """Not after anything is due; now and then a little before."""
         if not self._peers:

@@ -174,6 +174,10 @@ class Judge:
     def close_surplus(self, peer: NodeId) -> None:
         self._close(peer, SURPLUS, seek=False)
 
+    def silent(self) -> frozenset[NodeId]:
+        """Linked peers that fell silent, while a probe asks whether they live."""
+        return frozenset(filter(self._prober.is_open, self._parts.heartbeats.all_silent()))
+
     # ------------------------------------------------------------ what others say
 
     def believe(self, entry: Entry, now: float) -> None:
@@ -200,8 +204,10 @@ class Judge:
 
     # ------------------------------------------------------------ time
 
-    def tick(self, now: float) -> None:
-        for peer in self._parts.heartbeats.silent(now, self._parts.health.factor):
+    def tick(self, now: float) -> bool:
+        """True when a peer fell silent: it is probed, and may soon be suspected."""
+        silent = self._parts.heartbeats.silent(now, self._parts.health.factor)
+        for peer in silent:
             self._silent(peer, now)
         for ended in self._prober.ended(now):
             self._probe_ended(ended, now)
@@ -213,6 +219,7 @@ class Judge:
         self._prober.check_unlinked(now)
         for node in self._members.forget_expired(now):
             self.forget(node)
+        return bool(silent)
 
     def next_deadline(self, now: float) -> float | None:
         due = self._prober.next_deadline()

@@ -36,6 +36,7 @@ FOUND = [
     ("mixed", 201643, "rows that a resumed session needs no more were kept beyond the budget"),
     ("mixed", 204804, "a token of a hop whose machine had lost its disk ended its reader"),
     ("mixed", 207430, "the only holder of layers was silent for a moment, and nobody asked it"),
+    ("mixed", 209084, "a gap on the path of the origin itself takes all hops of a route"),
     ("mixed", 205347, "a worker that wedged just before a load was given the load's patience"),
     ("moved boundary", 1, "one late packet between two hops cost an answer its only route"),
     ("small outboxes", 1, "hops rebuild while a token that was sampled before is delivered"),
