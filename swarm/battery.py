@@ -8,6 +8,11 @@ from swarm.owner_config import OwnerConfig
 
 MARGIN_S = 60.0
 """It goes so long before the system would switch the machine off, and after no less notice."""
+RECOVERED = 2.0
+"""Times what is little must be left before a notice is taken back without a charger: what systems
+reckon wanders by as much as the load does."""
+SOONER = 0.5
+"""It is announced anew when no more than this part of the announced time is left after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +36,31 @@ class Battery:
 
     def __init__(self, config: OwnerConfig) -> None:
         self._config = config
-        self._is_low = False
+        self._leaves_at: float | None = None
 
-    def see(self, charge: Charge) -> Notice | None:
-        if charge.is_plugged:
-            was_low, self._is_low = self._is_low, False
-            return Notice(None) if was_low else None
-        notice_s = self._config.battery_notice_s
+    def see(self, charge: Charge, now: float) -> Notice | None:
+        if self._leaves_at is None:
+            return self._announce(charge, now) if self._is_low(charge, 1.0) else None
+        if not self._is_low(charge, RECOVERED):
+            self._leaves_at = None
+            return Notice(None)
+        if self._in_s(charge) < SOONER * (self._leaves_at - now) and charge.left_s is not None:
+            return self._announce(charge, now)
+        return None
+
+    def _announce(self, charge: Charge, now: float) -> Notice:
+        in_s = self._in_s(charge)
+        self._leaves_at = now + in_s
+        return Notice(in_s)
+
+    def _in_s(self, charge: Charge) -> float:
+        left_s = self._config.battery_notice_s if charge.left_s is None else charge.left_s
+        return max(MARGIN_S, left_s - MARGIN_S)
+
+    def _is_low(self, charge: Charge, factor: float) -> bool:
+        """Whether less than `factor` times what is little is left."""
+        if charge.is_plugged or not self._config.battery_notice_s:
+            return False
         if charge.left_s is not None:
-            is_low = charge.left_s <= notice_s
-        else:
-            is_low = charge.share <= self._config.battery_share
-        if self._is_low or not is_low or not notice_s:
-            return None
-        self._is_low = True
-        left_s = notice_s if charge.left_s is None else charge.left_s
-        return Notice(max(MARGIN_S, left_s - MARGIN_S))
+            return charge.left_s <= factor * self._config.battery_notice_s
+        return charge.share <= factor * self._config.battery_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -35,16 +36,19 @@ async def watch_battery(
     config: OwnerConfig,
     desk: DepartureDesk,
     read: Callable[[], Charge | None] = read_charge,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Until cancelled, or until there is no battery. An owner's own notice stands."""
-    battery, is_ours = Battery(config), False
-    while (charge := await asyncio.to_thread(read)) is not None:
-        notice = battery.see(charge)
-        with suppress(RequestError):  # it leaves already, or its owner took the notice back
-            if notice is not None and notice.in_s is None and is_ours:
-                is_ours = False
+    """Until cancelled; at once where there is no battery. An owner's own notice stands."""
+    battery, ours = Battery(config), None
+    charge = await asyncio.to_thread(read)
+    if charge is None:
+        return
+    while True:
+        notice = None if charge is None else battery.see(charge, clock())
+        with suppress(RequestError):  # it leaves already
+            if notice is not None and notice.in_s is None and desk.notice is ours is not None:
                 desk.stay()
-            elif notice is not None and notice.in_s is not None and not desk.is_announced:
-                desk.leave_in(notice.in_s)
-                is_ours = True
+            elif notice is not None and notice.in_s is not None and desk.notice in (None, ours):
+                ours = desk.leave_in(notice.in_s)
         await asyncio.sleep(config.battery_look_s)
+        charge = await asyncio.to_thread(read)  # None: it could not be read this time

@@ -8,6 +8,7 @@ that only it holds are loaded elsewhere while it is still there.
 from __future__ import annotations
 
 from swarm.effects import Effect, Tell
+from swarm.hosted import DEPARTS_SOON_S
 from swarm.hosting import Hosting
 from swarm.notes import Level, note
 
@@ -59,6 +60,8 @@ class Departure:
         self._say(left_s)
         if left_s * TOLD_AGAIN_SHARE >= TOLD_MIN_S:
             self._tell_at = now + left_s * (1.0 - TOLD_AGAIN_SHARE)
+            if now < self._at - DEPARTS_SOON_S:  # from when on others act on it
+                self._tell_at = min(self._tell_at, self._at - DEPARTS_SOON_S)
 
     def _say(self, left_s: float) -> None:
         told = float(f"{left_s:.2g}")

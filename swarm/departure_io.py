@@ -30,8 +30,9 @@ class DepartureDesk:
         self._leaving: asyncio.Task[None] | None = None
 
     @property
-    def is_announced(self) -> bool:
-        return self._notice is not None
+    def notice(self) -> object | None:
+        """The one that is announced, as `leave_in` returned it."""
+        return self._notice
 
     async def close(self) -> None:
         for task in (self._notice, self._leaving):
@@ -45,18 +46,20 @@ class DepartureDesk:
             self._refuse_new()
             self._leaving = asyncio.create_task(self._depart())
 
-    def leave_in(self, in_s: float) -> None:
+    def leave_in(self, in_s: float) -> object:
         """Serve on until then, and tell others. A later notice takes the place of an earlier one.
 
         Raises RequestError where it is no such time, or the node leaves already.
         """
         if not 0.0 < in_s <= NOTICE_MAX_S:
             days = NOTICE_MAX_S / 86400
-            raise RequestError(f"in_s is above 0 and at most {days:.0f} days", param="in_s")
+            text = f"a departure is announced for at most {days:.0f} days ahead, and not for now"
+            raise RequestError(text, param="in_s")
         self._check_here()
         self._drop_notice()
         self._notice = asyncio.create_task(self._leave_then(in_s))
         self._node.asked(Announce(in_s))
+        return self._notice
 
     def stay(self) -> None:
         """Take the notice back. Raises RequestError where there is none."""

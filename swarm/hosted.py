@@ -123,6 +123,8 @@ class Hosted:
     """Times that nodes of smaller id were let go first."""
     pools: tuple[int, ...] = ()
     """Bytes of the KV pool that was asked for with its layers, by device."""
+    ordered: tuple[Parts, int] = ((), 0)
+    """Where its layers lay in the last load, and the blocks of KV that were asked for with it."""
     loads: int = 0
     """Times that it was loaded."""
     obtainable: frozenset[int] | None = None
@@ -163,6 +165,11 @@ class Hosted:
         """Whether what it does or has depends on this device."""
         is_settled = self.stage in (Stage.LOADING, Stage.LOADED, Stage.SERVING)
         return not is_settled or self.part_on(device) is not None
+
+
+DEPARTS_SOON_S = 600.0
+"""From so long before an announced departure on others take over what would be lacking: loading
+takes minutes where weights have to be fetched, and room is not given away hours ahead."""
 
 
 @dataclass(frozen=True, slots=True)

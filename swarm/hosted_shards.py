@@ -226,8 +226,16 @@ class HostedShards:
             sizes[device] = block_bytes(h.sizes[device].kv_bytes_per_token_layer, part)
             sharing = 1 + sum(not o.pool_bytes_on(device) for o in others if _may_use(o, device))
             blocks = min(blocks, room // sharing // sizes[device])
-        h.pools = tuple(blocks * size for size in sizes)
+        if self.device_count > 1 and h.ordered[0] == h.parts and self._fits(h, h.ordered[1], sizes):
+            blocks = h.ordered[1]  # devices that have their part still need not load it again
+        h.pools, h.ordered = tuple(blocks * size for size in sizes), (h.parts, blocks)
         return blocks
+
+    def _fits(self, h: Hosted, blocks: int, sizes: Sequence[int]) -> bool:
+        return all(
+            blocks * size <= self._kv_room(device) - self._pools_of_others(h, device)
+            for device, size in enumerate(sizes)
+        )
 
     def _berths(self, h: Hosted, weight_rooms: Sequence[int]) -> list[Berth]:
         rooms = self._rooms_beside_pools(h)

@@ -117,10 +117,15 @@ class Hosting(HostedShards):
                 continue
             if wish.path == h.wish.path or wish.name == h.wish.name:
                 another = "" if wish.path == h.wish.path else "another model called "
-                raise RequestError(f"{another}{wish.name} is served here already", status=409)
+                how = "is just being unloaded here" if h.is_retiring else "is served here already"
+                raise RequestError(f"{another}{wish.name} {how}", status=409)
         self._hosted = [h for h in self._hosted if h.wish.path != wish.path]
         self._hosted.append(Hosted(wish))
         self._start_workers()
+
+    def has(self, name: str) -> bool:
+        """Whether a model of that name is here to stay."""
+        return any(h.wish.name == name and not h.is_retiring for h in self._hosted)
 
     def retire(self, name: str) -> ModelId | None:
         """Others are told no more of a model. None: it was not even looked at, and is gone now.

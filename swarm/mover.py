@@ -46,6 +46,9 @@ class Phase(Enum):
     LOADING = "loading"
 
 
+BEFORE_LOADING = (Phase.INTENDING, Phase.FETCHING, Phase.PARTING)
+
+
 @dataclass(slots=True)
 class _Plan:
     """Of one model. `since`: when the move, or the loss, was seen first."""
@@ -130,6 +133,9 @@ class Mover:
             if plan.phase is Phase.LOADING:
                 self._look_by(now + LOOK_AGAIN_S)
             return
+        if self._hosting.departs_in_s and not plan.is_repair and plan.phase in BEFORE_LOADING:
+            self._relay.stays(_id(h))
+            self._withdraw(h, plan, "this node is about to leave")
         match plan.phase:
             case Phase.RESTING:
                 self._look(h, plan, rivals, now)

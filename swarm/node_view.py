@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from swarm.discovery.addresses import Interest
 from swarm.gossip.membership import Member
 from swarm.gossip.records import StaticRecord
-from swarm.hosting import Rival
+from swarm.hosted import DEPARTS_SOON_S, Rival
 from swarm.routing.cost import Candidate, SwarmView, Wire
 from swarm.routing.planner import missing_layers
 from swarm.routing.reach import Standing
 from swarm.snapshot import LinkView, ModelView, NodeView, ShardView
 from swarm.terms import (
+    HubState,
     LinkSpeed,
     MemberState,
     ModelId,
@@ -172,9 +173,6 @@ def rivals(
 
 UNMEASURED_DECODE_S = 0.001
 """Assumed for a shard that is still loading, per layer and token."""
-DEPARTS_SOON_S = 600.0
-"""From so long before an announced departure on others take over what would be lacking: loading
-takes minutes where weights have to be fetched, and room is not given away hours ahead."""
 
 
 def node_view(
@@ -200,6 +198,9 @@ def node_view(
         goodput_bytes_s=link.goodput_bytes_s if link else None,
         penalty_s=penalty_s,
         departs_in_s=static.departs_in_s if static else 0.0,
+        wants=tuple(
+            share for share in (static.hub if static else ()) if share.state is not HubState.HELD
+        ),
     )
 
 

@@ -101,7 +101,8 @@ class WorkerCare:
             case WantOfHub():
                 self._hub.want(ask, now)
             case UnloadModel(name):
-                if not (self._yielding.forget(name) or self._hub.cancel(name)):
+                is_dropped = self._yielding.forget(name) or self._hub.cancel(name)
+                if not is_dropped or self._hosting.has(name):
                     self._unloading.begin(name, now, self._market().rivals)
             case Announce(in_s):
                 self._departure.announce(in_s, now)

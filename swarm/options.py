@@ -98,9 +98,14 @@ def parse_bytes(text: str) -> int:
     return count
 
 
+SPAN_CHARS_MAX = 32
+
+
 def parse_span_s(text: str) -> float:
     """`90s`, `5m`, `1h30m`, `2d` or plain seconds. Raises ConfigError."""
     plain = text.strip().lower()
+    if len(plain) > SPAN_CHARS_MAX:
+        raise ConfigError(f"a time span is given in at most {SPAN_CHARS_MAX} characters")
     if plain.isdecimal():
         return float(plain)
     match = _SPAN.fullmatch(plain)

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from swarm.asks import ComeBack, GiveWay
 from swarm.owner_config import OwnerConfig
 
-ROOM_MARGIN = 1.25
-"""Times what the node had that must be free before it comes back, lest it gives way at once."""
+ROOM_MARGIN = 0.25
+"""Of what the node had, or of what is beside that if it is less: so much more must be free before
+it comes back, lest it gives way at once."""
+NEEDED_SHARE_MAX = 0.85
+"""More of a memory no node needs to have free: pages that processes share are counted for each."""
+UNKNOWN_SHARE = 0.25
+"""Of a memory of which is not known what the node had there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,9 @@ class Memory:
     name: str
     free: int
     total: int
+    own: int = 0
+    """What of it this node has, as far as that is known."""
+    is_card: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +35,7 @@ class Reading:
     others_share: float
     """Of all processors, what others' programs have taken since the last look, 0 to 1."""
     memories: tuple[Memory, ...]
-    own_bytes: int
-    """What this node's processes have in the machine's memory."""
+    """The machine's own first."""
 
 
 class Owner:
@@ -40,8 +47,8 @@ class Owner:
         self._taken_since: float | None = None
         self._quiet_since: float | None = None
         self._gave_way = False
-        self._freed_bytes = 0
-        """What the node had when it gave way, and would need again."""
+        self._had: dict[str, int] = {}
+        """What the node had of each memory when it gave way, and would need again."""
         self._quiet_s = config.quiet_s
         self._came_back_at: float | None = None
 
@@ -68,13 +75,12 @@ class Owner:
         else:
             self._quiet_s = config.quiet_s
         self._gave_way, self._quiet_since = True, None
-        self._freed_bytes = reading.own_bytes
+        self._had = {memory.name: memory.own for memory in reading.memories}
         return GiveWay(reason)
 
     def _may_come_back(self, reading: Reading, now: float) -> ComeBack | None:
         is_calm = reading.others_share < self._config.cpu_share / 2 and all(
-            self._has_room(memory, is_first=number == 0)
-            for number, memory in enumerate(reading.memories)
+            map(self._has_room, reading.memories)
         )
         self._quiet_since = _since(self._quiet_since, is_calm, now)
         if not _lasts(self._quiet_since, self._quiet_s, now):
@@ -84,13 +90,18 @@ class Owner:
         return ComeBack()
 
     def _is_short(self, memory: Memory) -> bool:
-        return memory.free < self._config.memory_floor_share * memory.total
-
-    def _has_room(self, memory: Memory, *, is_first: bool) -> bool:
-        """The first one is the machine's, of which is known what the node would take."""
-        needed = self._freed_bytes if is_first else memory.total // 4
+        """A node that fills a card by itself takes nothing from anybody; the system always needs
+        some of the machine's memory."""
         floor = self._config.memory_floor_share * memory.total
-        return memory.free >= floor + ROOM_MARGIN * needed
+        is_shared = not memory.is_card or memory.total - memory.free - memory.own >= floor
+        return memory.free < floor and is_shared
+
+    def _has_room(self, memory: Memory) -> bool:
+        floor = self._config.memory_floor_share * memory.total
+        needed = self._had.get(memory.name, 0) or memory.total * UNKNOWN_SHARE
+        needed = min(needed, NEEDED_SHARE_MAX * memory.total)
+        spare = memory.total - floor - needed
+        return memory.free >= floor + needed + ROOM_MARGIN * min(needed, spare)
 
 
 def _since(since: float | None, holds: bool, now: float) -> float | None:

@@ -9,7 +9,7 @@ import asyncio
 import csv
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import psutil
@@ -18,11 +18,8 @@ from swarm.asks import ComeBack, GiveWay
 from swarm.owner import Memory, Owner, Reading
 from swarm.owner_config import OwnerConfig
 
-NVIDIA_QUERY = (
-    "nvidia-smi",
-    "--query-gpu=memory.free,memory.total",
-    "--format=csv,noheader,nounits",
-)
+MEMORY_QUERY = "--query-gpu=index,uuid,memory.free,memory.total"
+OWNERS_QUERY = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory"
 QUERY_S = 5.0
 """A driver that takes longer is not asked again."""
 MACHINE = "memory"
@@ -45,11 +42,12 @@ class Machine:
         taken_s = (busy_s - self._busy_s) - max(0.0, own_s - self._own_s)
         self._at, self._busy_s, self._own_s = now, busy_s, own_s
         memory = psutil.virtual_memory()
-        return Reading(
-            others_share=min(1.0, max(0.0, taken_s / span_s)),
-            memories=(Memory(MACHINE, int(memory.available), int(memory.total)), *devices),
-            own_bytes=sum(_resident(process) for process in family),
-        )
+        own = sum(_resident(process) for process in family)
+        whole = Memory(MACHINE, int(memory.available), int(memory.total), own)
+        return Reading(min(1.0, max(0.0, taken_s / span_s)), (whole, *devices))
+
+    def pids(self) -> frozenset[int]:
+        return frozenset(process.pid for process in self._family())
 
     def _family(self) -> list[psutil.Process]:
         try:
@@ -61,26 +59,59 @@ class Machine:
 async def watch_owner(
     config: OwnerConfig, device: str, tell: Callable[[GiveWay | ComeBack], None]
 ) -> None:
-    """Until cancelled. `device`: as `--device` names it; of CUDA devices the free memory counts."""
-    owner, machine = Owner(config), Machine(os.getpid())
-    has_devices = "cuda" in device
+    """Until cancelled. `device`: as `--device` names it; where it may be a CUDA device, the memory
+    counts of cards on which the driver has seen processes of this node."""
+    owner, machine, cards = Owner(config), Machine(os.getpid()), Cards()
+    has_cards = "cuda" in device or device == "auto"
     while True:
         await asyncio.sleep(config.look_s)
-        devices: tuple[Memory, ...] = ()
-        if has_devices:
-            found = await _device_memories()
-            has_devices, devices = found is not None, found or ()
-        reading = await asyncio.to_thread(machine.read, devices)
+        memories: tuple[Memory, ...] = ()
+        if has_cards:
+            free, owners = await _driver_says(MEMORY_QUERY), await _driver_says(OWNERS_QUERY)
+            has_cards = free is not None and owners is not None
+            pids = await asyncio.to_thread(machine.pids)
+            memories = cards.told(free or "", owners or "", pids)
+        reading = await asyncio.to_thread(machine.read, memories)
         order = owner.see(reading, time.monotonic())
         if order is not None:
             tell(order)
 
 
-async def _device_memories() -> tuple[Memory, ...] | None:
-    """None: there is nothing to be learned of them."""
+class Cards:
+    """CUDA devices on which this node has been: which of them `--device` means, only CUDA knows."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def told(self, memories: str, owners: str, pids: frozenset[int]) -> tuple[Memory, ...]:
+        """What the two queries printed: `index, uuid, free, total` and `uuid, pid, used`, in MiB.
+        Lines that say something else are left out."""
+        own: dict[str, int] = {}
+        for uuid, pid, used in _rows(owners, 3):
+            if pid.isdecimal() and int(pid) in pids:
+                own[uuid] = own.get(uuid, 0) + (int(used) << 20 if used.isdecimal() else 0)
+        self._used.update(own)
+        return tuple(
+            Memory(f"the memory of GPU {index}", int(free) << 20, int(total) << 20,
+                   own.get(uuid, 0), is_card=True)
+            for index, uuid, free, total in _rows(memories, 4)
+            if uuid in self._used and free.isdecimal() and total.isdecimal()
+        )  # fmt: skip
+
+
+def _rows(text: str, width: int) -> Iterator[list[str]]:
+    for row in csv.reader(text.splitlines()):
+        if len(row) == width:
+            yield [cell.strip() for cell in row]
+
+
+async def _driver_says(query: str) -> str | None:
+    """None: there is nothing to be learned of it."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *NVIDIA_QUERY,
+            "nvidia-smi",
+            query,
+            "--format=csv,noheader,nounits",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -94,17 +125,7 @@ async def _device_memories() -> tuple[Memory, ...] | None:
             process.kill()
         await process.wait()
         return None
-    return device_memories(out.decode(errors="replace")) if process.returncode == 0 else None
-
-
-def device_memories(text: str) -> tuple[Memory, ...]:
-    """What the query printed: a line `free, total` in MiB for each device. Others are left out."""
-    found = []
-    for number, row in enumerate(csv.reader(text.splitlines(), skipinitialspace=True)):
-        if len(row) == 2 and all(cell.strip().isdecimal() for cell in row):
-            free, total = (int(cell) << 20 for cell in row)
-            found.append(Memory(f"the memory of GPU {number}", free, total))
-    return tuple(found)
+    return out.decode(errors="replace") if process.returncode == 0 else None
 
 
 def _busy_s() -> float:

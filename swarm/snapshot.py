@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from swarm.terms import (
     Address,
     Epoch,
+    HubShare,
     Incarnation,
     LayerRange,
     LinkKind,
@@ -46,6 +47,8 @@ class NodeView:
     """How much longer this node avoids it, after evidence from a session; 0 for none."""
     departs_in_s: float = 0.0
     """How soon it will leave, about, as it has announced; 0: it has not."""
+    wants: tuple[HubShare, ...] = ()
+    """Models of the Hugging Face hub that its owner named and that it does not have yet."""
 
 
 @dataclass(frozen=True, slots=True)

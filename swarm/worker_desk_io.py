@@ -40,7 +40,7 @@ class WorkerDesk:
         worker: WorkerPort,
         lost: Callable[[str], None],
     ) -> None:
-        """`lost`: told when it could not even be started."""
+        """`lost`: told when it could not even be started, or not be ended."""
         self._loop = loop
         self._worker = worker
         self._lost = lost
@@ -53,11 +53,11 @@ class WorkerDesk:
         """Unless it runs, or is about to."""
         if not self._is_up and self._queue is None:
             self._queue = []
-            self._then(partial(self._start, self._queue))
+            self._then(partial(self._start, self._queue), "be started")
 
     def stop(self) -> None:
         self.ended()
-        self._then(self._worker.stop)
+        self._then(self._worker.stop, "be ended")
 
     def ended(self) -> None:
         """It is gone, and what was said to it is moot."""
@@ -79,23 +79,23 @@ class WorkerDesk:
     async def close(self) -> None:
         await self._worker.stop()
 
-    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
-        """One step after the other: a wedged worker takes a while to end."""
+    def _then(self, step: Callable[[], Awaitable[None]], what: str) -> None:
+        """One step after the other: a wedged worker takes a while to end. `what`: of it, in the
+        passive, for people."""
         before = self._task
 
         async def follow() -> None:
             if before is not None:
                 await before
-            await step()
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - later steps must not fail for it too
+                self._lost(f"it could not {what}: {str(error) or type(error).__name__}")
 
         self._task = self._loop.create_task(follow())
 
     async def _start(self, queue: list[Message]) -> None:
-        try:
-            await self._worker.start()
-        except OSError as error:
-            self._lost(f"it could not be started: {error}")
-            return
+        await self._worker.start()
         if self._queue is not queue:
             return  # it was lost meanwhile
         self._is_up, self._queue = True, None

@@ -18,6 +18,10 @@ from swarm.hub_wants import HubWants
 from swarm.notes import Level, note
 from swarm.unloading import LOOK_S, Unloading
 
+REST_LOOK_S = 5.0
+"""How often a node that gave way looks whether its worker has nothing to do: its owner may have
+loaded a model, and unloaded it."""
+
 
 class Yielding:
     def __init__(
@@ -51,22 +55,23 @@ class Yielding:
         self._gave_way = True
         self._effects.append(Tell(note("node.gives_way", Level.WARNING, reason=reason)))
         self._adoption.pause()
-        self._of_hub = self._hub.withdraw()
+        self._of_hub += self._hub.withdraw()
         of_hub = {ask.name for ask in self._of_hub}
         present = [h for h in self._hosting.all() if not h.is_retiring]
         own = [h for h in present if not h.wish.is_fetched and h.wish.name not in of_hub]
-        self._wishes = [h.wish for h in own if h.stage is not Stage.FAILED]
+        self._wishes += [h.wish for h in own if h.stage is not Stage.FAILED]
         for h in present:
             self._unloading.begin(h.wish.name, now)
         self._due = now
 
     def forget(self, name: str) -> bool:
-        """Its owner wants a model no more that was to be served again; False: it was not."""
+        """Its owner wants a model no more that was to be served again; False: it was not. One that
+        was loaded again meanwhile is still here."""
         kept = [wish for wish in self._wishes if wish.name != name]
         asks = tuple(ask for ask in self._of_hub if ask.name != name)
         was_due = (len(kept), len(asks)) != (len(self._wishes), len(self._of_hub))
         self._wishes, self._of_hub = kept, asks
-        if was_due:
+        if was_due and not self._hosting.has(name):
             self._effects.append(Tell(note("shard.unloaded", Level.INFO, model=name)))
         return was_due
 
@@ -82,9 +87,10 @@ class Yielding:
         if any(h.is_retiring for h in self._hosting.all()):
             self._due = now + LOOK_S
             return False
-        self._due = None
         if self._gave_way:
+            self._due = now + REST_LOOK_S
             return self._hosting.rest()
+        self._due = None
         wishes, self._wishes = self._wishes, []
         for wish in wishes:
             with suppress(RequestError):  # its owner loaded it meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from aiohttp import web
 
@@ -60,7 +61,7 @@ def _wish(text: str) -> tuple[float | None, bool]:
     """`in_s` and `stay` of the body, which may be empty."""
     try:
         told = json.loads(text) if text else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError("the body is not JSON") from error
     if not isinstance(told, dict):
         raise RequestError("the body is not a JSON object")
@@ -71,4 +72,4 @@ def _wish(text: str) -> tuple[float | None, bool]:
         raise RequestError("stay is true or false", param="stay")
     if stays and in_s is not None:
         raise RequestError("in_s and stay exclude each other", param="stay")
-    return None if in_s is None else float(in_s), stays
+    return None if in_s is None else min(in_s, sys.float_info.max), stays

@@ -13,7 +13,14 @@ from swarm.terms import short
 
 Json = dict[str, Any]
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
+WANTED = {
+    "wanted": "waits for its turn at the hub",
+    "fetching": "downloads it from the hub",
+    "whole": "downloaded from the hub",
+    "paused": "takes it from a peer, or tries again soon",
+    "unable": "the hub does not give it to this node",
+}
 STATE_STYLES = {"alive": "green", "suspect": "yellow", "dead": "red", "left": "dim"}
 
 
@@ -77,7 +84,7 @@ def _nodes(state: Json) -> Table:
             rtt,
             Text(node["device"]),
             f"{node['memory_bytes'] / GIB:.1f} GiB",
-            Text("\n".join(_shard(shard) for shard in node["shards"]) or "-"),
+            Text("\n".join([*map(_shard, node["shards"]), *map(_want, node["wants"])]) or "-"),
         )
     return table
 
@@ -101,6 +108,14 @@ def _shard(shard: Json) -> str:
     elif speed:
         words.append(f"{speed * 1e3:.2f} ms/layer")
     return " ".join(words)
+
+
+def _want(want: Json) -> str:
+    """Of a model of the hub that is not there yet."""
+    words = WANTED[want["state"]]
+    if want["done_bytes"]:
+        words += f", {want['done_bytes'] / MIB:.0f} MiB so far"
+    return f"{want['model']} ({words})"
 
 
 def _models(state: Json) -> RenderableType:

@@ -18,7 +18,16 @@ from swarm.snapshot import (
     ShardView,
     Snapshot,
 )
-from swarm.terms import LayerRange, LinkKind, MemberState, ModelId, NodeId, Route, StepTimes
+from swarm.terms import (
+    HubShare,
+    LayerRange,
+    LinkKind,
+    MemberState,
+    ModelId,
+    NodeId,
+    Route,
+    StepTimes,
+)
 
 Json = dict[str, Any]
 ID_LETTERS = 4
@@ -90,7 +99,12 @@ def _node(view: NodeView, name: str, names: dict[ModelId, str]) -> Json:
         "goodput_bytes_s": view.goodput_bytes_s,
         "penalty_s": view.penalty_s,
         "departs_in_s": view.departs_in_s,
+        "wants": [_want(share) for share in view.wants],
     }
+
+
+def _want(share: HubShare) -> Json:
+    return {"model": share.name, "state": share.state.value, "done_bytes": share.done_bytes}
 
 
 def _shard(view: ShardView, names: dict[ModelId, str]) -> Json:

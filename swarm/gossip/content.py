@@ -57,6 +57,7 @@ def _check_static(record: StaticRecord) -> None:
     _within("protocol_min", record.protocol_min, 0, VERSION_MAX)
     _within("protocol_max", record.protocol_max, record.protocol_min, VERSION_MAX)
     _within("memory_bytes", record.memory_bytes, 0, BYTES_MAX)
+    _within("departs_in_s", record.departs_in_s, 0.0, SECONDS_MAX)
     _within("addresses", len(record.addresses), 0, ADDRESSES_MAX)
     for address in record.addresses:
         _check_address(address)

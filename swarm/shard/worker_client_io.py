@@ -88,6 +88,9 @@ class WorkerClient:
             await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
         except BaseException:
             ours.close()
+            process, self._process = self._process, None
+            if process is not None:
+                _kill(process)
             raise
         self._channel = channel
         self._watch = asyncio.get_running_loop().create_task(self._watch_process(self._process))

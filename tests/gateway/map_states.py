@@ -29,7 +29,7 @@ def node(name: str, shards: list[Json], **fields: Any) -> Json:
         "id": IDS[name], "name": name, "state": "alive", "incarnation": 1, "self": False,
         "linked": True, "addresses": ["192.168.1.5:7000"], "device": "cpu",
         "memory_bytes": 16 * GIB, "shards": shards, "rtt_ms": 0.41, "goodput_bytes_s": 110e6,
-        "penalty_s": 0.0, "departs_in_s": 0.0, **fields,
+        "penalty_s": 0.0, "departs_in_s": 0.0, "wants": [], **fields,
     }  # fmt: skip
 
 

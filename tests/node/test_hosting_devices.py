@@ -107,6 +107,23 @@ def test_layers_that_no_device_holds_alone() -> None:
     assert pool.capacity == load.kv_blocks
 
 
+def test_a_device_that_comes_back_with_other_room_costs_the_others_no_load() -> None:
+    """What a crew loads again it tells by the order: it must be the same for those that stayed."""
+    made = hosting(budget(100, 100))
+    first = serve(made, found(), found())
+    made.worker_lost("crashed", 2.0, 1)
+    made.tick({}, 100.0)
+    made.inspected((found(memory=110 * MIB), found(memory=110 * MIB)), 101.0)
+    (again,) = [order for order in orders(made) if isinstance(order, Load)]
+    assert again == first
+    made.worker_message(loaded(again), 102.0)
+    made.worker_lost("crashed", 103.0, 1)
+    made.tick({}, 200.0)
+    made.inspected((found(memory=100 * MIB), found(memory=70 * MIB)), 201.0)
+    (less,) = [order for order in orders(made) if isinstance(order, Load)]
+    assert less.layers == first.layers and less.kv_blocks < first.kv_blocks, "it would not fit"
+
+
 def test_what_each_device_says_of_itself_counts() -> None:
     """One is larger than the daemon thought, and counts weights in half the bytes."""
     made = hosting(budget(100, 100))

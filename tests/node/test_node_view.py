@@ -8,10 +8,12 @@ import pytest
 
 from swarm.gossip.membership import Member
 from swarm.gossip.records import DynamicRecord, StaticRecord
-from swarm.node_view import Own, atlas, known_models, model_view, swarm_view
+from swarm.node_view import Own, atlas, known_models, model_view, node_view, swarm_view
 from swarm.routing.cost import SwarmView
 from swarm.routing.reach import Standing
 from swarm.terms import (
+    HubShare,
+    HubState,
     Incarnation,
     LayerRange,
     LinkSpeed,
@@ -122,6 +124,15 @@ def test_a_shard_beyond_the_known_layers_is_no_candidate() -> None:
 
 def test_a_shard_of_a_model_that_nobody_describes_is_no_candidate() -> None:
     assert servers(NOBODY, member(A, shards=(shard(),))) == []
+
+
+def test_what_of_the_hub_is_not_there_yet_is_shown() -> None:
+    held = HubShare("org/one", HubState.HELD, SPEC.model_id, 0)
+    coming = HubShare("org/two", HubState.FETCHING, ModelId(""), 5 << 20)
+    of_a = member(A)
+    assert of_a.static is not None
+    of_a = replace(of_a, static=replace(of_a.static, hub=(held, coming)))
+    assert node_view(of_a, None, is_self=False, penalty_s=0.0).wants == (coming,)
 
 
 def test_who_may_not_be_used_still_tells_of_its_wires() -> None:
