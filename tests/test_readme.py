@@ -85,6 +85,7 @@ def test_commands_of_the_readme_know_their_options() -> None:
         "demo",
         "soak",
         "bench_hop",
+        "bench_join",
         "bench_failover",
         "bench_detection",
         "bench_engine",

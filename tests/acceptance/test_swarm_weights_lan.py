@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import swarm_netns
-from swarm_http import Json
+from bare_hosts import BODY, FIRST, ROOM, plan, shard_of
 from swarm_netns import Lan
-from swarm_procs import Node, NodePlan, Swarm
+from swarm_procs import Node, Swarm
 from whole_model import whole_at
 
 from swarm.terms import LayerRange
@@ -24,14 +23,6 @@ pytestmark = [
 ]
 
 LAYERS = 30
-BODY: dict[str, Any] = {
-    "model": "smollm2", "prompt": "Rain falls on", "max_tokens": 12, "ignore_eos": True, "seed": 5,
-}  # fmt: skip
-ROOM = {"north": 12, "east": 16, "south": 16, "west": 16}
-LAYER_BYTES = 14_200_000
-EMBED_BYTES = 113_300_000
-WORK_BYTES = 256 << 20
-WEIGHTS_SHARE = 0.7
 SERVING_DEADLINE_S = 400.0
 
 
@@ -39,27 +30,6 @@ SERVING_DEADLINE_S = 400.0
 def lan() -> Iterator[Lan]:
     with Lan(4, "w") as made:
         yield made
-
-
-def plan(lan: Lan, name: str, model: Path | None = None) -> NodePlan:
-    index = list(ROOM).index(name)
-    weights = ROOM[name] * LAYER_BYTES + 2 * EMBED_BYTES
-    return NodePlan(
-        name,
-        model,
-        listen="0.0.0.0:0",
-        gateway="127.0.0.1:8000",
-        mdns=True,
-        namespace=lan.hosts[index],
-        connect=lan.connect_inside(index),
-        takes_part=model is None,
-        extra=("--memory", str(int(weights / WEIGHTS_SHARE) + WORK_BYTES)),
-    )
-
-
-def shard_of(node: Node) -> Json | None:
-    shards = node.view(node.state()).get("shards", [])
-    return shards[0] if shards and shards[0]["state"] == "serving" else None
 
 
 def layers_of(swarm: Swarm, node: Node) -> LayerRange:
@@ -81,8 +51,8 @@ def test_hosts_without_files_and_a_host_that_lost_its_own(
     tmp_path: Path, lan: Lan, smollm2: Path
 ) -> None:
     with Swarm(tmp_path) as swarm:
-        north = swarm.start(plan(lan, "north", smollm2))
-        assert len(layers_of(swarm, north)) == ROOM["north"]
+        north = swarm.start(plan(lan, FIRST, smollm2))
+        assert len(layers_of(swarm, north)) == ROOM[FIRST]
         others = [swarm.start(plan(lan, name)) for name in ("east", "south", "west")]
         held = {node.name: layers_of(swarm, node) for node in others}
 
@@ -93,7 +63,7 @@ def test_hosts_without_files_and_a_host_that_lost_its_own(
             check_disk(node, smollm2, tmp_path / "hashes", held[node.name])
         north.kill()
         shutil.rmtree(north.home)
-        again = swarm.start(plan(lan, "north"))
+        again = swarm.start(plan(lan, FIRST))
         layers = layers_of(swarm, again)
         check_disk(again, smollm2, tmp_path / "hashes", layers)
         for node in (again, *others):
