@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import rig
 import swarm_netns
 from bare_hosts import BODY, FIRST, ROOM, plan, shard_of
-from rig import console, end_orderly, print_machine, print_table, spread
 from swarm_procs import SMOLLM2, Node, Swarm
 
 OK = 200
@@ -57,17 +57,19 @@ def main() -> None:
         raise SystemExit(why)
     if not SMOLLM2.exists():
         raise SystemExit("scripts/fetch_model smollm2 first")
-    end_orderly()
-    print_machine()
+    rig.end_orderly()
+    rig.print_machine()
     rounds = []
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
             rounds.append(one_round(Path(folder)))
-        console.print(f"round {number + 1} of {options.rounds}: {rounds[-1]['first answer']:.1f} s")
-    print_table(
+        rig.console.print(
+            f"round {number + 1} of {options.rounds}: {rounds[-1]['first answer']:.1f} s"
+        )
+    rig.print_table(
         "From the last join, seconds",
         ("until", "median (least to most)"),
-        [(what, spread(found[what] for found in rounds)) for what in rounds[0]],
+        [(what, rig.spread(found[what] for found in rounds)) for what in rounds[0]],
     )
 
 
