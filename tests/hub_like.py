@@ -18,6 +18,8 @@ class HubLike:
 
     repos: dict[str, dict[str, bytes]]
     token: str | None = None
+    refuses_with: int | None = None
+    """The status of every answer."""
     cut_after: dict[str, int] = field(default_factory=dict)
     """Files of which the first answer ends after so many bytes, as when a cable is pulled."""
     hold_after: dict[str, int] = field(default_factory=dict)
@@ -60,7 +62,9 @@ class HubLike:
     def answer(self, handler: BaseHTTPRequestHandler, *, body: bool) -> None:
         path = unquote(urlsplit(handler.path).path)
         parts = path.strip("/").split("/")
-        if self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
+        if self.refuses_with is not None:
+            self._refuse(handler, self.refuses_with, "")
+        elif self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
             self._refuse(handler, 401, "GatedRepo")
         elif path.startswith("/api/models/"):
             self._tell_about(handler, "/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main")

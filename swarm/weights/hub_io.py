@@ -54,6 +54,8 @@ RESERVE_BYTES = 1 << 30
 """Left free on the disk."""
 UNAUTHORIZED = (401, 403)
 SERVER_ERROR = 500
+LATER = (408, 425, 429)
+"""It is busy, or too much was asked of it."""
 
 TOLD_INTERVAL_S = 0.5
 """Between two lines that tell a node how much has come."""
@@ -78,7 +80,8 @@ def _in_words(name: HubName) -> Iterator[None]:
     except RevisionNotFoundError as error:
         raise ConfigError(f"{name.repo} has no revision {name.revision} on the hub") from error
     except HfHubHTTPError as error:
-        kind = ConfigError if error.response.status_code < SERVER_ERROR else NotHere
+        status = error.response.status_code
+        kind = NotHere if status >= SERVER_ERROR or status in LATER else ConfigError
         raise kind(_refusal(name, error)) from error
     except (HTTPError, LocalEntryNotFoundError) as error:
         raise NotHere(

@@ -109,6 +109,25 @@ def test_what_cannot_be_had_is_one_sentence(tmp_path: Path, tiny: dict[str, byte
     assert "HF_HUB_OFFLINE is set" in offline.stderr and offline.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("status", "is_final"), [(403, True), (429, False), (503, False)])
+def test_a_hub_that_is_busy_is_asked_again_later(
+    tmp_path: Path, status: int, is_final: bool
+) -> None:
+    with HubLike({}, refuses_with=status) as hub:
+        environment = {
+            **os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path),
+            "HF_HOME": str(tmp_path), "TQDM_DISABLE": "1",
+        }  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-m", "swarm.weights.hub_io", "some/tiny", "all"],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            said = process.stdout.read().splitlines()
+    told = json.loads(said[-1])
+    assert told["is_final"] is is_final and "some/tiny" in told["failed"], told
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
