@@ -103,7 +103,13 @@ SIMULATIONS = {
     'scripts/sim --seeds 40 --scenario "long answers"': (
         'scripts/sim --seeds 1 --scenario "long answers"'
     ),
-    "scripts/sim --scenario lost-cover": "scripts/sim --scenario lost-cover --seed 1",
+    "scripts/sim --scenario lost-cover --seeds 30": "scripts/sim --scenario lost-cover --seeds 1",
+    "scripts/sim --figures false-deaths --seeds 100 --first-seed 2001": (
+        "scripts/sim --figures false-deaths --seeds 1 --first-seed 2001 --minutes 0.2"
+    ),
+    "scripts/sim --figures false-cut-overs --seeds 24 --first-seed 2001": (
+        "scripts/sim --figures false-cut-overs --seeds 1 --first-seed 2001 --minutes 0.2"
+    ),
     "scripts/sim --figures heal": "scripts/sim --figures heal --seeds 1 --nodes 4",
 }
 """The same command, with fewer seeds where that says enough. Its other figures, explanations and
