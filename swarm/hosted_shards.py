@@ -226,8 +226,9 @@ class HostedShards:
             sizes[device] = block_bytes(h.sizes[device].kv_bytes_per_token_layer, part)
             sharing = 1 + sum(not o.pool_bytes_on(device) for o in others if _may_use(o, device))
             blocks = min(blocks, room // sharing // sizes[device])
-        if self.device_count > 1 and h.ordered[0] == h.parts and self._fits(h, h.ordered[1], sizes):
-            blocks = h.ordered[1]  # devices that have their part still need not load it again
+        parts, before = h.ordered
+        if self.device_count > 1 and before and parts == h.parts and self._fits(h, before, sizes):
+            blocks = before  # devices that have their part still need not load it again
         h.pools, h.ordered = tuple(blocks * size for size in sizes), (h.parts, blocks)
         return blocks
 

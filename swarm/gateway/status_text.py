@@ -120,7 +120,9 @@ def _want(want: Json) -> str:
 
 def _models(state: Json) -> RenderableType:
     if not state["models"]:
-        return Text("no models yet: join with --model DIR", style="dim")
+        is_coming = any(node["wants"] for node in state["nodes"])
+        hint = "" if is_coming else ": join with --model DIR"
+        return Text(f"no models yet{hint}", style="dim")
     table = _table("model", "layers", "context", "state")
     for model in state["models"]:
         whole = Text("covered", style="green")

@@ -33,6 +33,15 @@ def test_a_model_of_the_hub_that_is_not_there_yet(
     assert text in printed(wants=[want])
 
 
+def test_who_waits_for_a_model_is_not_told_to_bring_one() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    want = {"model": "org/two", "state": "wanted", "done_bytes": 0}
+    for wants in ([], [want]):
+        nodes = [node("anna", [], wants=wants)]
+        console.print(status_view({**whole(), "models": [], "nodes": nodes}))
+        assert ("--model DIR" in console.export_text()) is not bool(wants)
+
+
 def test_every_state_of_such_a_model_has_its_words() -> None:
     for hub in HubState:
         if hub is not HubState.HELD:

@@ -92,6 +92,8 @@ FIT: list[Content] = [
 ]
 
 UNFIT: list[Content] = [
+    replace(GOOD, departs_in_s=-5.0),
+    replace(GOOD, departs_in_s=1e9),
     replace(GOOD, name="\x1b[2J"),
     replace(GOOD, name="\u202eeman"),
     replace(GOOD, name="x" * (TEXT_MAX + 1)),

@@ -7,6 +7,7 @@ import pytest
 from swarm.config import ShardConfig
 from swarm.departure import TOLD_MIN_S, Departure
 from swarm.effects import Tell
+from swarm.hosted import DEPARTS_SOON_S
 from swarm.hosting import Budget, Hosting
 from swarm.terms import NodeId
 
@@ -34,6 +35,12 @@ def test_it_is_told_at_once_and_again_when_half_of_the_time_is_left() -> None:
     assert told(it, hosting, 200.0) == [(100.0, 80.0), (140.0, 40.0), (160.0, 20.0), (170.0, 10.0),
                                         (175.0, 5.0)]  # fmt: skip
     assert it.next_deadline() is None
+
+
+def test_it_is_told_when_others_are_to_act_on_it() -> None:
+    it, hosting = departure()
+    it.announce(660.0, 0.0)
+    assert told(it, hosting, 100.0) == [(0.0, 660.0), (660.0 - DEPARTS_SOON_S, DEPARTS_SOON_S)]
 
 
 def test_a_weeks_notice_is_told_some_twenty_times() -> None:
