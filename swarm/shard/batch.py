@@ -98,6 +98,12 @@ def decode_shape(count: int, company: Company) -> Shape:
     return Shape(StepKind.DECODE, count + -count % company.padding)
 
 
+def mixed_shape(count: int) -> Shape:
+    """Of decode rows and rows of prompts, where no row's bits depend on its company: whole tiles,
+    so that there are few of them."""
+    return Shape(StepKind.DECODE, count + -count % TILE_ROWS)
+
+
 def piece_shape(span: Span, prompt_count: int, *, fixed: bool) -> Shape:
     """Of rows of one prompt, all in one piece, which ends where the prompt does.
 

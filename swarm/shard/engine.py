@@ -44,12 +44,14 @@ from swarm.worker_messages import KV_BLOCK_TOKENS, RUN_ROWS_MAX, SAMPLED_ROWS_MA
 
 STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticError, ShardError)
 """What a forward pass may raise for one session without harm to the process."""
-PIECES_BESIDE = (64, 32, 16, 8)
-"""Positions of a prompt that may run between two tokens of others: few sizes, so that each is
-known. Shorter ones would make the prompt wait too long."""
-PIECE_PER_TOKEN = 2.0
-"""Times a token's step that a piece between two tokens may take: they come at most three times
-later than without it."""
+ROWS_BESIDE = (64, 32, 16, 8)
+"""Rows of prompts that may run with others' tokens. Fewer would make the prompts wait too long."""
+STEP_PER_TOKEN = 3.0
+"""Times the step of the tokens alone that a step with rows of prompts may take."""
+GATHER_GAP = 0.2
+"""Times a single row's step that may pass without another row before those that are there run."""
+GATHER_WHOLE = 1.0
+"""The same for all waiting together: what a second batch would cost at least."""
 DETAIL_CHARACTERS = 500
 """Of an error's text: messages have a limit, and people too."""
 
@@ -80,6 +82,9 @@ class Engine:
         )
         self._scheduler = Scheduler(limits.queue_max, limits.step)
         self._sessions: dict[SessionId, Session] = {}
+        self._gathers_from: float | None = None
+        """When the rows that wait could have run, once they are kept from it."""
+        self._row_came_at = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -112,8 +117,24 @@ class Engine:
             case _:
                 assert_never(message)
 
+    def gather_s(self) -> float:
+        """How much longer what waits should do so for rows of other sessions, which cost little
+        where they run with it; 0: it runs now. Asked for before each step."""
+        if not self._scheduler.lacks_rows(mixes=self.stage.is_row_invariant):
+            return 0.0
+        now, part = self._clock(), self.stage.part
+        step_s = self._tracker.predict_s(StepKind.DECODE, 1, len(part.layers), int(part.head))
+        if self._gathers_from is None:
+            self._gathers_from = self._row_came_at = now
+        gap_end = self._row_came_at + GATHER_GAP * step_s
+        end = min(gap_end, self._gathers_from + GATHER_WHOLE * step_s)
+        if now >= end:
+            self._scheduler.give_up()
+        return max(0.0, end - now)
+
     def step(self) -> list[Message]:
         """Run what is next, if anything waits."""
+        self._gathers_from = None
         slices = self._scheduler.next(self._beside())
         works = [Work(self._sessions[each.run.session], each) for each in slices]
         return [answer for group in _by_part(works) for answer in self._run(group)]
@@ -157,18 +178,18 @@ class Engine:
         return failures
 
     def _beside(self) -> int | None:
-        """How long a prompt's piece may be while others wait for tokens; None where pieces are
-        fixed, since their rows' bits depend on it."""
+        """How many rows of prompts may run with decode rows; None where these rows' bits would
+        depend on it."""
         if not self.stage.is_row_invariant:
             return None
         part, rows = self.stage.part, self._scheduler.batch_rows
-        layers = len(part.layers)
-        token_s = self._tracker.predict_s(StepKind.DECODE, rows, layers, rows * part.head)
-        for count in PIECES_BESIDE:
-            piece_s = self._tracker.predict_s(StepKind.PREFILL, count, layers, 0)
-            if piece_s <= PIECE_PER_TOKEN * token_s:
+        layers, sampled = len(part.layers), rows * part.head
+        token_s = self._tracker.predict_s(StepKind.DECODE, rows, layers, sampled)
+        for count in ROWS_BESIDE:
+            step_s = self._tracker.predict_s(StepKind.DECODE, rows + count, layers, sampled)
+            if step_s <= STEP_PER_TOKEN * token_s:
                 return count
-        return PIECES_BESIDE[-1]
+        return ROWS_BESIDE[-1]
 
     # ------------------------------------------------------------ orders
 
@@ -247,6 +268,7 @@ class Engine:
         waits = session.choice is not None and session.choice.is_waiting
         if not session.parked and not (waits and sampled_rows(run, 0, run.count)):
             self._scheduler.add(run)
+            self._row_came_at = self._clock()
         elif len(session.parked) < self._limits.queue_max:
             session.parked.append(run)
         else:
@@ -324,8 +346,11 @@ class Engine:
     def _learn(self, works: Sequence[Work], compute_s: float) -> None:
         rows = sum(work.slice.count for work in works)
         sampled = sum(work.sampled for work in works)
-        layers, kind = len(works[0].session.part.layers), works[0].slice.run.kind
-        self._tracker.step_done(StepTime(kind, rows, layers, sampled, compute_s))
+        layers = len(works[0].session.part.layers)
+        kinds = {work.slice.run.kind for work in works}
+        kind = StepKind.DECODE if StepKind.DECODE in kinds else StepKind.PREFILL
+        step = StepTime(kind, rows, layers, sampled, compute_s, is_mixed=len(kinds) > 1)
+        self._tracker.step_done(step)
 
     def _settle(self, work: Work, outcome: Outcome, compute_s: float) -> list[Message]:
         """Answer once the whole run is through."""

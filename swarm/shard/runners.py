@@ -14,7 +14,15 @@ from swarm.kernels.history import NO_PAST
 from swarm.kernels.sampling import sample
 from swarm.kernels.tiles import Company
 from swarm.messages import Begin, StepKind
-from swarm.shard.batch import Shape, Span, Table, decode_shape, make_batch, piece_shape
+from swarm.shard.batch import (
+    Shape,
+    Span,
+    Table,
+    decode_shape,
+    make_batch,
+    mixed_shape,
+    piece_shape,
+)
 from swarm.shard.cut import Part
 from swarm.shard.kv_cache import SessionCache
 from swarm.shard.stage import Stage
@@ -83,8 +91,9 @@ class PagedRunner:
         return table
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
-        """The slices are of one kind, and their sessions use one part. Raises one of the errors of
-        a step, and no session has gone on then."""
+        """One piece of a prompt, or decode rows, or both where the stage lets rows mix; their
+        sessions use one part. Raises one of the errors of a step, and no session has gone on then.
+        """
         outcomes: list[Outcome | None] = [_problem(work) for work in works]
         sound = [work for work, found in zip(works, outcomes, strict=True) if found is None]
         results = iter(self._sound(sound) if sound else [])
@@ -103,11 +112,15 @@ class PagedRunner:
     def _passes(self, works: Sequence[Work]) -> Iterator[tuple[list[Span], Shape, int]]:
         """The forward passes that the slices take: spans, shape, and the first of their rows."""
         spans = [Span(_table(work), work.slice.position, work.slice.count) for work in works]
-        if works[0].slice.run.kind is StepKind.PREFILL:
-            (span,) = spans
+        kinds = {work.slice.run.kind for work in works}
+        if kinds == {StepKind.PREFILL} and len(spans) == 1:
             prompt = works[0].session.begin.prompt_count
             fixed = self._stage.company is not Company.NONE and not self._stage.is_row_invariant
-            yield spans, piece_shape(span, prompt, fixed=fixed), 0
+            yield spans, piece_shape(spans[0], prompt, fixed=fixed), 0
+            return
+        if StepKind.PREFILL in kinds:
+            assert self._stage.is_row_invariant
+            yield spans, mixed_shape(sum(span.count for span in spans)), 0
             return
         company, first = self._stage.company, 0
         rows_max = company.rows_max

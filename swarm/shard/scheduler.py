@@ -1,21 +1,24 @@
 """Which rows run next. First come, first served within a session; in turn between sessions.
 
-A step is either a batch of decode rows, one of every session that has one ready, or one piece of
-one prompt. Where both wait they alternate: no prompt, however long, delays a token by more than a
-piece, and no number of tokens starves a prompt. A long run of decode rows (a rebuild) fills the
-room that single rows leave.
+A step is a batch of decode rows, one of every session that has one ready, or one piece of one
+prompt. Where both wait they alternate, or, where no row's bits depend on its company, run together:
+no prompt, however long, delays a token by more than a piece, and no number of tokens starves a
+prompt. A long run of decode rows (a rebuild) fills the room that single rows leave.
 
 What runs in the background (rows for a standby's KV) goes only when nothing else waits.
 
 On a route of several hops a batch takes no more than the sessions' share of this hop, so that the
 other hops have the rest to work on meanwhile.
+
+Rows that come one after the other would run in batches of a few, each of which reads all weights:
+where more are likely to come it is worth a moment to gather them (`lacks_rows`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.errors import CapacityError
@@ -84,6 +87,8 @@ class Scheduler:
         self._shares: dict[SessionId, float] = {}
         """Of the sessions that decode: one by the number of their route's hops."""
         self._hops: dict[SessionId, int] = {}
+        self._missed: set[SessionId] = set()
+        """Of those with a share: they were waited for in vain, and are not until they come again."""
         self._count = 0
         self._overtakes = 0
 
@@ -94,7 +99,29 @@ class Scheduler:
     @property
     def batch_rows(self) -> int:
         """Single decode rows that run together when every session that decodes has one ready."""
-        share = math.ceil(sum(self._shares.values()) - 1e-9)
+        return self._together(self._shares)
+
+    def lacks_rows(self, *, mixes: bool) -> bool:
+        """Whether decode rows of more sessions are likely to come than are there.
+
+        mixes  rows of prompts run with them, so these too had better wait
+        """
+        awaited = self._shares.keys() - self._missed
+        if not self._queues or not awaited:
+            return False
+        fronts = [queue[0] for queue in self._queues.values()]
+        if not mixes and any(not front.is_decode for front in fronts):
+            return False
+        ready = sum(front.is_decode and not front.run.is_background for front in fronts)
+        return ready < self._together(awaited)
+
+    def give_up(self) -> None:
+        """Sessions that have no row ready now are not waited for until they have one again."""
+        self._missed |= self._shares.keys() - self._queues.keys()
+
+    def _together(self, sessions: Iterable[SessionId]) -> int:
+        """Rows of these that make one batch, the other hops' share left out."""
+        share = math.ceil(sum(self._shares[key] for key in sessions) - 1e-9)
         return min(self._limits.sessions, self._limits.rows, max(1, share))
 
     def waiting(self) -> list[Slice]:
@@ -116,6 +143,7 @@ class Scheduler:
             raise CapacityError(f"{waiting} steps of the session wait already")
         self._queues.setdefault(run.session, deque()).append(_Waiting(run))
         self._count += 1
+        self._missed.discard(run.session)
         if run.is_background:
             self._shares.pop(run.session, None)
         elif run.kind is StepKind.DECODE:
@@ -127,23 +155,54 @@ class Scheduler:
         self._count -= dropped
         self._shares.pop(session, None)
         self._hops.pop(session, None)
+        self._missed.discard(session)
         return dropped
 
     def next(self, beside: int | None = None) -> tuple[Slice, ...]:
         """The slices to run together, each of another session; their sessions go to the back of
         the line.
 
-        beside  positions of a prompt's piece at most, while sessions decode
+        beside  rows of prompts, about, that may run with decode rows; None: they run alone
         """
         keys = self._in_front()
         decoding = [key for key in keys if self._queues[key][0].is_decode]
-        prompt = next((key for key in keys if not self._queues[key][0].is_decode), None)
-        if prompt is not None and (not decoding or self._overtakes >= self._limits.turns):
+        prompts = [key for key in keys if not self._queues[key][0].is_decode]
+        if beside is not None:
+            return self._mixed(decoding, prompts, beside)
+        if prompts and (not decoding or self._overtakes >= self._limits.turns):
             self._overtakes = 0
-            limit = beside if self._shares else None
-            return (self._take(prompt, self._piece(prompt, limit)),)
-        self._overtakes = self._overtakes + 1 if prompt is not None else 0
+            return (self._take(prompts[0], self._piece(prompts[0])),)
+        self._overtakes = self._overtakes + 1 if prompts else 0
         return self._decode(decoding)
+
+    def _mixed(
+        self, decoding: Sequence[SessionId], prompts: Sequence[SessionId], beside: int
+    ) -> tuple[Slice, ...]:
+        """Decode rows and rows of prompts. All together are a multiple of a tile where the prompts
+        are long enough: steps of few sizes are known better (`kernels/capture.py`)."""
+        slices = list(self._decode(decoding))
+        if not prompts:
+            return tuple(slices)
+        if not decoding and not self._shares:
+            slices.append(self._take(prompts[0], self._piece(prompts[0])))
+            prompts, room = prompts[1:], self._limits.piece - slices[0].count
+        else:
+            room = self._room(sum(part.count for part in slices), beside)
+        for key in prompts:
+            if room <= 0:
+                break
+            count = min(room, self._queues[key][0].rest)
+            slices.append(self._take(key, count))
+            room -= count
+        return tuple(slices)
+
+    def _room(self, rows: int, beside: int) -> int:
+        """For rows of prompts in a step that has `rows` already."""
+        tile = self._limits.tile
+        room = (rows + beside) // tile * tile - rows
+        if 2 * room < beside:
+            room += tile
+        return min(room, self._limits.rows - rows)
 
     def _in_front(self) -> list[SessionId]:
         """Sessions whose next rows somebody waits for; all where nobody does."""
@@ -173,13 +232,13 @@ class Scheduler:
             return min(rows, REBUILD_ROWS)
         return max(0, min(tile - singles % tile, rows - singles))
 
-    def _piece(self, key: SessionId, limit: int | None) -> int:
+    def _piece(self, key: SessionId) -> int:
         entry = self._queues[key][0]
         piece = self._limits.piece
         if not piece:
             return entry.rest
         position = entry.run.position + entry.done
-        return min(entry.rest, piece - position % piece, limit or piece)
+        return min(entry.rest, piece - position % piece)
 
     def _take(self, key: SessionId, count: int) -> Slice:
         queue = self._queues[key]

@@ -51,6 +51,8 @@ class StepTime:
     layers: int
     sampled: int
     compute_s: float
+    is_mixed: bool = False
+    """Rows of prompts ran with decode rows: it counts as a step of these."""
 
 
 class SpeedTracker:
@@ -65,7 +67,8 @@ class SpeedTracker:
         self._reported_at = 0.0
 
     def step_done(self, step: StepTime) -> None:
-        """Learn from one step. A head's steps teach head and layers in their present ratio."""
+        """Learn from one step. A head's steps teach head and layers in their present ratio; steps
+        with rows of both kinds teach predictions for their size alone."""
         expected = self._by_figures_s(step.kind, step.rows, step.layers, step.sampled)
         if expected <= 0.0 or step.rows == 0:
             return
@@ -73,6 +76,8 @@ class SpeedTracker:
         key = _key(step.kind, step.rows, step.sampled)
         before = self._corrections.get(key, ratio)
         self._corrections[key] = before + PREDICTION_SMOOTHING * (ratio - before)
+        if step.is_mixed:
+            return
         growth = SMOOTHING * (ratio - 1.0)
         now = self.figures
         if step.kind is StepKind.PREFILL:

@@ -36,6 +36,9 @@ ROW_TYPES = {
     torch.bfloat16: RowType.BFLOAT16,
     torch.float16: RowType.FLOAT16,
 }
+HEAD_STEP = 4
+"""Rows of a step with prompts that a head samples come in multiples of it: few shapes are known
+better than many (`kernels/capture.py`)."""
 ELEMENT_TYPES = {row_type: dtype for dtype, row_type in ROW_TYPES.items()}
 
 
@@ -221,10 +224,13 @@ class Stage:
         """
         assert self.kv is not None
         self._attend_by(PAGED_LOOSE if self.company is Company.NONE else PAGED)
-        wanted = torch.tensor(self._padded(picked), dtype=torch.int64).to(self.device)
+        padded = self._padded(picked, batch.shape.rows)
+        wanted = torch.tensor(padded, dtype=torch.int64).to(self.device)
         places = batch.places
+        # Which rows are real is something that only experts ask, and free classes have none.
+        real = None if self.is_row_invariant else (batch.real.start, batch.real.stop)
         given = self.capture.run(
-            (part, self.company, batch.shape, batch.real.start, batch.real.stop, len(wanted)),
+            (part, self.company, batch.shape, real, len(wanted)),
             (
                 rows, batch.positions, wanted,
                 places.table, places.owner, places.context, places.slots,
@@ -235,9 +241,11 @@ class Stage:
             return given.new_empty((0, self.vocab_size))
         return given[: len(picked)] if part.head else given
 
-    def _padded(self, picked: list[int]) -> list[int]:
-        """Heads run in passes like decode rows, the last one filled up with the first row."""
-        return picked + picked[:1] * (-len(picked) % self.company.padding)
+    def _padded(self, picked: list[int], rows: int) -> list[int]:
+        """Heads run in passes like decode rows, the last one filled up with the first row; of
+        several among others their number is one of a few."""
+        step = HEAD_STEP if 1 < len(picked) < rows else 1
+        return picked + picked[:1] * (-len(picked) % max(step, self.company.padding))
 
     def _pass(
         self, batch: Batch, part: Part, rows: torch.Tensor, wanted: torch.Tensor

@@ -126,7 +126,7 @@ class Worker:
         if self._freed and not self._has_work:
             give_memory_back(self._device)
             self._freed = False
-        wait = None if not self._has_work else 0.0
+        wait = self._wait_s() if self._has_work else None
         while ready := select.select([self._channel, self._guides.bell], [], [], wait)[0]:
             if self._guides.bell in ready:
                 self._take_guides()
@@ -140,8 +140,12 @@ class Worker:
                 return False
             for message in self._reader.filled(count):
                 self._send(self._handle(message))
-            wait = 0.0
+            wait = self._wait_s()
         return True
+
+    def _wait_s(self) -> float:
+        """For more rows, before those that are there run."""
+        return min((e.gather_s() for e in self._engines.values() if e.has_work), default=0.0)
 
     def _take_guides(self) -> None:
         for made in self._guides.take():
@@ -150,15 +154,29 @@ class Worker:
                 self._send(engine.guide_made(made.session, made.generation, made.matcher))
 
     def _send(self, messages: Iterable[Message]) -> None:
+        """What a step gave goes in as few writes as can be: the daemon wakes once for all of it,
+        and the sessions' next rows come back side by side."""
+        small: list[bytes | memoryview] = []
+        size = 0
         for message in messages:
             if isinstance(message, RunFailed):
                 self._failed(message)
             buffers = self._packed(message)
-            if sum(len(buffer) for buffer in buffers) < _JOIN_BYTES:
-                self._channel.sendall(b"".join(buffers))
+            added = sum(len(buffer) for buffer in buffers)
+            if size + added >= _JOIN_BYTES:
+                self._write(small)
+                small, size = [], 0
+            if added < _JOIN_BYTES:
+                small += buffers
+                size += added
                 continue
             for buffer in buffers:
                 self._channel.sendall(buffer)
+        self._write(small)
+
+    def _write(self, buffers: list[bytes | memoryview]) -> None:
+        if buffers:
+            self._channel.sendall(b"".join(buffers))
 
     def _packed(self, message: Message) -> list[bytes | memoryview]:
         """The frame. An answer that cannot become one costs its session, not the worker."""
