@@ -67,7 +67,7 @@ void finish(const Job& job, const float* made, int64_t row, int64_t tile) {
 }
 
 template <int R, int T>
-void block(const Job& job, int64_t row, int64_t tile) {
+void block(const Job& job, int64_t row, int64_t tile, bool fetches) {
   const GroupWeight& weight = job.weight;
   const int64_t depth = weight.depth, groups = depth / kGroup;
   constexpr int64_t kGroupBytes = kGroup * kTileColumns;
@@ -75,8 +75,9 @@ void block(const Job& job, int64_t row, int64_t tile) {
   Floats made[R][T][kParts] = {};
   for (int64_t g = 0; g < groups; ++g) {
     Sums<R, T> sums = {};
-    add_group<R, T>(x + g * kGroup, depth, weight.packed + (tile * groups + g) * kGroupBytes,
-                    groups * kGroupBytes, sums);
+    const int8_t* const w = weight.packed + (tile * groups + g) * kGroupBytes;
+    if (fetches) fetch_ahead<T>(w, kGroupBytes, groups * kGroupBytes);
+    add_group<R, T>(x + g * kGroup, depth, w, groups * kGroupBytes, sums);
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t)
 #pragma GCC unroll 4
@@ -99,11 +100,11 @@ void block(const Job& job, int64_t row, int64_t tile) {
 }
 
 template <int R, int T>
-void rows_left(const Job& job, int64_t row, int64_t count, int64_t tile) {
+void rows_left(const Job& job, int64_t row, int64_t count, int64_t tile, bool fetches) {
   if (count == R) {
-    block<R, T>(job, row, tile);
+    block<R, T>(job, row, tile, fetches);
   } else if constexpr (R > 1) {
-    rows_left<R - 1, T>(job, row, count, tile);
+    rows_left<R - 1, T>(job, row, count, tile, fetches);
   }
 }
 
@@ -111,7 +112,7 @@ template <int T>
 void tiles(const Job& job, int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
   for (; tile + T <= tile_end; tile += T)
     for (int64_t r = row; r < row_end; r += kRowBlock)
-      rows_left<kRowBlock, T>(job, r, std::min<int64_t>(kRowBlock, row_end - r), tile);
+      rows_left<kRowBlock, T>(job, r, std::min<int64_t>(kRowBlock, row_end - r), tile, r == row);
   if constexpr (T > 1) {
     if (tile < tile_end) tiles<T / 2>(job, row, row_end, tile, tile_end);
   }
@@ -121,7 +122,10 @@ void run(const Rows& rows, const GroupWeight& weight, const Slices& slices, cons
   const Job job{rows, weight, slices, q};
   over_tiles(rows.rows, weight.tiles, weight.depth, kRowChunk,
              [&](int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
-               tiles<kTileBlock>(job, row, row_end, tile, tile_end);
+               if (row_end - row == 1)
+                 tiles<1>(job, row, row_end, tile, tile_end);
+               else
+                 tiles<kTileBlock>(job, row, row_end, tile, tile_end);
              });
 }
 

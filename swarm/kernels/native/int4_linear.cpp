@@ -67,7 +67,7 @@ void finish(const Job& job, const float* made, int64_t row, int64_t tile) {
 }
 
 template <bool kMinimum, int R, int T>
-void block(const Job& job, int64_t row, int64_t tile) {
+void block(const Job& job, int64_t row, int64_t tile, bool fetches) {
   const GroupWeight& weight = job.weight;
   const int64_t groups = job.groups, first = row * groups;
   const int8_t* const x = job.q.values + row * weight.depth;
@@ -82,9 +82,9 @@ void block(const Job& job, int64_t row, int64_t tile) {
 #pragma GCC unroll 4
           for (int p = 0; p < kParts; ++p)
             sums.all[r][t][p] += -kInt4Zero * job.q.totals[first + r * groups + g];
-    add_products<R, T>(x + g * kGroup, weight.depth,
-                       weight.packed + (tile * groups + g) * kGroupBytes, groups * kGroupBytes,
-                       sums);
+    const int8_t* const w = weight.packed + (tile * groups + g) * kGroupBytes;
+    if (fetches) fetch_ahead<T>(w, kGroupBytes, groups * kGroupBytes);
+    add_products<R, T>(x + g * kGroup, weight.depth, w, groups * kGroupBytes, sums);
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t)
 #pragma GCC unroll 4
@@ -113,11 +113,11 @@ void block(const Job& job, int64_t row, int64_t tile) {
 }
 
 template <bool kMinimum, int R, int T>
-void rows_left(const Job& job, int64_t row, int64_t count, int64_t tile) {
+void rows_left(const Job& job, int64_t row, int64_t count, int64_t tile, bool fetches) {
   if (count == R) {
-    block<kMinimum, R, T>(job, row, tile);
+    block<kMinimum, R, T>(job, row, tile, fetches);
   } else if constexpr (R > 1) {
-    rows_left<kMinimum, R - 1, T>(job, row, count, tile);
+    rows_left<kMinimum, R - 1, T>(job, row, count, tile, fetches);
   }
 }
 
@@ -125,7 +125,7 @@ template <bool kMinimum, int T>
 void tiles(const Job& job, int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
   for (; tile + T <= tile_end; tile += T)
     for (int64_t r = row; r < row_end; r += kRowBlock)
-      rows_left<kMinimum, kRowBlock, T>(job, r, std::min<int64_t>(kRowBlock, row_end - r), tile);
+      rows_left<kMinimum, kRowBlock, T>(job, r, std::min<int64_t>(kRowBlock, row_end - r), tile, r == row);
   if constexpr (T > 1) {
     if (tile < tile_end) tiles<kMinimum, T / 2>(job, row, row_end, tile, tile_end);
   }
@@ -137,7 +137,10 @@ void run(const Rows& rows, const GroupWeight& weight, const Slices& slices,
   const Job job{rows, weight, slices, q, weight.depth / kGroup};
   over_tiles(rows.rows, weight.tiles, weight.depth, kRowChunk,
              [&](int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
-               tiles<kMinimum, kTileBlock>(job, row, row_end, tile, tile_end);
+               if (row_end - row == 1)
+                 tiles<kMinimum, 1>(job, row, row_end, tile, tile_end);
+               else
+                 tiles<kMinimum, kTileBlock>(job, row, row_end, tile, tile_end);
              });
 }
 

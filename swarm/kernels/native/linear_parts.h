@@ -13,6 +13,21 @@ namespace swarm {
 constexpr int64_t kGrainProducts = 2560 * 1024;
 constexpr int64_t kGrainValues = 64 * 1024;
 
+// Weights are asked for before they are used, since each is read once in a pass: where one tile
+// follows the other, those a little ahead, else the same part of the tiles that come next.
+constexpr int64_t kAhead = 4096;
+
+template <int T>
+inline void fetch_ahead(const int8_t* weights, int64_t bytes, int64_t stride) {
+  if constexpr (T == 1) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(weights + kAhead + at, 0, 0);
+  } else {
+    for (int64_t t = T; t < 2 * T; ++t)
+      for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(weights + t * stride + at, 0, 2);
+  }
+}
+
 struct Quantized {
   const int16_t* values;  // [R, padded], see `quantize_row`
   const float* scales;    // [R]
