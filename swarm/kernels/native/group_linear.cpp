@@ -122,7 +122,7 @@ void run(const Rows& rows, const GroupWeight& weight, const Slices& slices, cons
   const Job job{rows, weight, slices, q};
   over_tiles(rows.rows, weight.tiles, weight.depth, kRowChunk,
              [&](int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
-               if (row_end - row == 1)
+               if (row_end - row <= 2)
                  tiles<1>(job, row, row_end, tile, tile_end);
                else
                  tiles<kTileBlock>(job, row, row_end, tile, tile_end);

@@ -10,7 +10,7 @@ namespace swarm {
 namespace {
 
 // Sums of so many rows and tiles stay in registers.
-constexpr int kRowBlock = kWidth == 64 ? 6 : 2;
+constexpr int kRowBlock = kWidth == 64 ? 8 : 2;
 constexpr int kTileBlock = kWidth == 64 ? 2 : 1;
 constexpr int64_t kRowChunk = 48;
 constexpr int64_t kGroupBytes = kGroup * kTileColumns / 2;
@@ -100,7 +100,7 @@ void block(const Job& job, int64_t row, int64_t tile, bool fetches) {
           Floats& sum = made[r][t][p];
           sum = fused(__builtin_convertvector(sums.all[r][t][p], Floats) * splat(share), scale, sum);
           if constexpr (kMinimum)
-            sum = fused(splat(float(job.q.totals[of_group]) * share), minimum, sum);
+            sum = fused(splat(job.q.sums[of_group]), minimum, sum);
         }
       }
   }
@@ -137,7 +137,7 @@ void run(const Rows& rows, const GroupWeight& weight, const Slices& slices,
   const Job job{rows, weight, slices, q, weight.depth / kGroup};
   over_tiles(rows.rows, weight.tiles, weight.depth, kRowChunk,
              [&](int64_t row, int64_t row_end, int64_t tile, int64_t tile_end) {
-               if (row_end - row == 1)
+               if (row_end - row <= 2)
                  tiles<kMinimum, 1>(job, row, row_end, tile, tile_end);
                else
                  tiles<kMinimum, kTileBlock>(job, row, row_end, tile, tile_end);

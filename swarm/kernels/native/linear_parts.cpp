@@ -40,12 +40,13 @@ QuantizedBytes quantize_to_bytes(const Rows& rows, int64_t padded) {
   static thread_local std::vector<int32_t> totals;
   const int64_t groups = padded / kGroup;
   if (int64_t(values.size()) < rows.rows * padded) values.resize(size_t(rows.rows * padded));
-  const int64_t wanted = rows.rows * (groups + 1);
+  const int64_t wanted = rows.rows * (2 * groups + 1);
   if (int64_t(floats.size()) < wanted) floats.resize(size_t(wanted));
   if (int64_t(totals.size()) < rows.rows * groups) totals.resize(size_t(rows.rows * groups));
   int8_t* const q = values.data();
   float* const scale = floats.data();
   float* const share = scale + rows.rows;
+  float* const scaled = share + rows.rows * groups;
   int32_t* const total = totals.data();
   const int64_t bytes = rows.depth * (rows.element == Element::kFloat32 ? 4 : 2);
   const int64_t grain = std::max<int64_t>(1, kGrainValues / padded);
@@ -57,10 +58,11 @@ QuantizedBytes quantize_to_bytes(const Rows& rows, int64_t padded) {
         int32_t sum = 0;
         for (int k = 0; k < kGroup; ++k) sum += q[g * kGroup + k];
         total[g] = sum;
+        scaled[g] = float(sum) * share[g];
       }
     }
   });
-  return {q, scale, share, total};
+  return {q, scale, share, total, scaled};
 }
 
 Target target_of(const Slices& slices, int64_t tile) {

@@ -43,6 +43,7 @@ struct QuantizedBytes {
   const float* scales;     // [R]
   const float* shares;     // [R, padded / 32]
   const int32_t* totals;   // [R, padded / 32]: sums of a group's values
+  const float* sums;       // [R, padded / 32]: the same times the group's share
 };
 
 QuantizedBytes quantize_to_bytes(const Rows& rows, int64_t padded);
