@@ -88,7 +88,7 @@ class Scheduler:
         """Of the sessions that decode: one by the number of their route's hops."""
         self._hops: dict[SessionId, int] = {}
         self._missed: set[SessionId] = set()
-        """Of those with a share: they were waited for in vain, and are not until they come again."""
+        """Of those with a share: waited for in vain, and not again until they come."""
         self._count = 0
         self._overtakes = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import struct
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from swarm.kernels.tiles import Company
 from swarm.messages import End, Message, Ran, RowType, Run, RunFailed, StepKind
 from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.cut import Part
-from swarm.shard.engine import Engine
+from swarm.shard.engine import GATHER_GAP, Engine
 from swarm.shard.paged_check import plain_reason
 from swarm.shard.stage import Stage
 from swarm.terms import LayerRange, Sampling, SessionId
@@ -261,8 +260,10 @@ def test_without_the_promise_of_exactness_rows_come_in_one_pass(
     assert sizes == [20]
 
 
-def test_pieces_beside_tokens_are_as_long_as_two_tokens_take(tmp_path: Path) -> None:
-    """On a clock by which every step takes a millisecond."""
+def test_a_step_with_rows_of_prompts_takes_thrice_as_long_as_the_tokens_alone(
+    tmp_path: Path,
+) -> None:
+    """By the figures, at most."""
     save_tiny(tmp_path, "llama")
     stage = on_blocks(load(tmp_path, FIRST))
     stage.is_row_invariant = True
@@ -271,18 +272,48 @@ def test_pieces_beside_tokens_are_as_long_as_two_tokens_take(tmp_path: Path) -> 
         one.handle(begin(name, FIRST, prompt=150))
     one.handle(ids_run("d", 0, [5], kind=StepKind.DECODE))
     one.handle(ids_run("p", 0, prompt_of(150)))
-    one.step()
-    rest = [150]
-    while one.has_work:
-        one.step()
-        rest.append(sum(part.count for part in one._scheduler.waiting()))
-    counts = [before - after for before, after in itertools.pairwise(rest)]
-    assert counts[0] == 8, "by the figures a row of a prompt takes a fifth of that"
-    assert sum(counts) == 150
-    one._tracker.figures = replace(one._tracker.figures, prefill_s=1e-5)
-    assert one._beside() == 64
+    assert one._beside() == 64, "further rows cost next to nothing"
+    one._tracker.figures = replace(
+        one._tracker.figures, decode8_s=2 * one._tracker.figures.decode_s
+    )
+    assert one._beside() == 8
     stage.is_row_invariant = False
     assert one._beside() is None
+
+
+def test_a_row_waits_a_moment_for_those_of_others_and_no_longer(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "llama")
+    one = engine(on_blocks(load(tmp_path, FIRST)))
+    now = one._clock = Hands()
+    one._tracker.figures = replace(one._tracker.figures, decode_s=0.5)  # a step of FIRST: a second
+    for name in "abc":
+        one.handle(begin(name, FIRST))
+        one.handle(ids_run(name, 0, [5], kind=StepKind.DECODE))
+    assert one.gather_s() == 0.0, "all who decode are there"
+    one.step()
+    one.handle(ids_run("a", 1, [5], kind=StepKind.DECODE))
+    whole = one._tracker.predict_s(StepKind.DECODE, 1, len(FIRST.layers), 0)
+    gap = GATHER_GAP * whole
+    assert one.gather_s() == pytest.approx(gap)
+    now.at += gap / 2
+    assert one.gather_s() == pytest.approx(gap / 2)
+    one.handle(ids_run("b", 1, [5], kind=StepKind.DECODE))
+    assert one.gather_s() == pytest.approx(gap), "one came, so another may"
+    now.at += gap
+    assert one.gather_s() == 0.0
+    assert len(one.step()) == 2
+    one.handle(ids_run("a", 2, [5], kind=StepKind.DECODE))
+    one.handle(ids_run("b", 2, [5], kind=StepKind.DECODE))
+    assert one.gather_s() == 0.0, "the third was waited for in vain"
+
+
+class Hands:
+    """A clock that is set."""
+
+    at = 5.0
+
+    def __call__(self) -> float:
+        return self.at
 
 
 # ---------------------------------------------------------------- tokens

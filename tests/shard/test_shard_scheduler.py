@@ -100,13 +100,78 @@ def test_prompts_are_cut_where_positions_say_whatever_the_chunks() -> None:
     assert odd == [[("p", 0, 5)], [("p", 5, 3)], [("p", 8, 8)], [("p", 16, 4)]]
 
 
-def test_pieces_are_shorter_while_others_decode_where_they_may_be() -> None:
-    scheduler = filled(chunk("p", 0, 3 * PIECE))
-    assert [part.count for part in scheduler.next(3)] == [PIECE]
-    scheduler.add(decode("d", 5))
-    assert step(scheduler) == [("d", 5, 1)]
-    counts = [scheduler.next(3)[0].count for _ in range(6)]
-    assert counts == [3, 3, 2, 3, 3, 2], "and still end where all pieces end"
+def mixed(scheduler: Scheduler, beside: int) -> Given:
+    return [(each.run.session, each.position, each.count) for each in scheduler.next(beside)]
+
+
+def test_rows_of_prompts_run_with_tokens_where_they_may() -> None:
+    scheduler = filled(*(decode(name, 5) for name in "abc"), chunk("p", 0, 40), chunk("q", 0, 9))
+    tokens = [("a", 5, 1), ("b", 5, 1), ("c", 5, 1)]
+    assert mixed(scheduler, 32) == [*tokens, ("p", 0, 29)], "32 rows in all, two tiles"
+    assert mixed(scheduler, 32) == [("q", 0, 9), ("p", 29, 11)], "what is left of both fits"
+    scheduler = filled(*(decode(str(i), 5) for i in range(10)), chunk("p", 0, 40))
+    assert mixed(scheduler, 8)[-1] == ("p", 0, 6), "about as many as allowed, to a whole tile"
+
+
+def test_a_prompt_alone_keeps_to_its_pieces_and_short_ones_share_one() -> None:
+    scheduler = filled(chunk("p", 0, 20), chunk("q", 0, 3))
+    assert mixed(scheduler, 32) == [("p", 0, PIECE)]
+    scheduler = filled(chunk("p", 0, 3), chunk("q", 0, 2), chunk("r", 0, 9))
+    assert mixed(scheduler, 32) == [("p", 0, 3), ("q", 0, 2), ("r", 0, 3)]
+
+
+def test_while_others_decode_a_prompt_is_bounded_though_no_token_is_ready() -> None:
+    scheduler = filled(decode("d", 5))
+    step(scheduler)
+    scheduler.add(chunk("p", 0, 100))
+    assert mixed(scheduler, 32) == [("p", 0, 32)]
+
+
+def test_rows_that_are_likely_to_come_are_lacking() -> None:
+    scheduler = filled(decode("a", 1), decode("b", 1))
+    assert not scheduler.lacks_rows(mixes=True), "all who decode are there"
+    scheduler.next()
+    assert not scheduler.lacks_rows(mixes=True), "nothing waits for them"
+    scheduler.add(decode("a", 2))
+    assert scheduler.lacks_rows(mixes=True) and scheduler.lacks_rows(mixes=False)
+    scheduler.add(chunk("p"))
+    assert scheduler.lacks_rows(mixes=True)
+    assert not scheduler.lacks_rows(mixes=False), "the prompt runs meanwhile"
+    scheduler.add(decode("b", 2))
+    assert not scheduler.lacks_rows(mixes=True)
+
+
+def test_who_was_waited_for_in_vain_is_not_until_it_has_come() -> None:
+    scheduler = filled(decode("a", 1), decode("b", 1))
+    scheduler.next()
+    scheduler.add(decode("a", 2))
+    scheduler.give_up()
+    assert not scheduler.lacks_rows(mixes=True)
+    scheduler.next()
+    scheduler.add(decode("a", 3))
+    assert not scheduler.lacks_rows(mixes=True)
+    scheduler.add(decode("b", 2))
+    scheduler.next()
+    scheduler.add(decode("b", 3))
+    assert scheduler.lacks_rows(mixes=True)
+    scheduler.drop(SessionId("a"))
+    assert not scheduler.lacks_rows(mixes=True)
+
+
+def test_on_a_route_of_two_hops_half_of_the_sessions_are_elsewhere() -> None:
+    scheduler = Scheduler(100, LIMITS)
+    for name in "abcd":
+        scheduler.begin(SessionId(name), 2)
+        scheduler.add(decode(name, 5))
+    scheduler.next()
+    assert len(scheduler) == 2 and not scheduler.lacks_rows(mixes=True)
+
+
+def test_what_runs_in_the_background_waits_for_tokens_too() -> None:
+    scheduler = filled(decode("a", 1))
+    scheduler.next()
+    scheduler.add(behind(chunk("s")))
+    assert scheduler.lacks_rows(mixes=True) and not scheduler.lacks_rows(mixes=False)
 
 
 def test_long_prompts_of_two_sessions_alternate() -> None:
@@ -193,9 +258,13 @@ def test_what_waits_is_what_is_left() -> None:
     ),
     st.sampled_from([LIMITS, ONE_BY_ONE, StepLimits(2, 3, 16, 5)]),
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
+    st.sampled_from([None, 8, 32]),
 )
 def test_every_row_is_given_out_once_and_in_order(
-    work: list[tuple[str, int, StepKind]], limits: StepLimits, hops: dict[str, int]
+    work: list[tuple[str, int, StepKind]],
+    limits: StepLimits,
+    hops: dict[str, int],
+    beside: int | None,
 ) -> None:
     ends = dict.fromkeys("abc", 0)
     scheduler = Scheduler(100, limits)
@@ -206,8 +275,9 @@ def test_every_row_is_given_out_once_and_in_order(
         ends[name] += count
     reached = dict.fromkeys("abc", 0)
     while len(scheduler):
-        given = scheduler.next()
-        assert given and len({part.run.kind for part in given}) == 1
+        given = scheduler.next(beside)
+        assert given and sum(part.count for part in given) <= max(limits.rows, limits.piece or 40)
+        assert beside is not None or len({part.run.kind for part in given}) == 1
         assert len({part.run.session for part in given}) == len(given)
         for part in given:
             assert part.position == reached[part.run.session]
