@@ -270,7 +270,8 @@ class ShardConfig:
     quantization: str = "none"
     """Of the weights: int8 or int4, in groups of 32, or none."""
     kv_cache_dtype: str = "auto"
-    """auto: as the rows; int8, fp8 (where the device has it): half the memory, other bits."""
+    """auto: as the rows, float16 for float32 rows of integer weights; int8, fp8 (where the device
+    has it): less memory, other bits."""
     max_model_len: int = 0
     """Longest sequence served, positions; 0: the model's own limit."""
     max_num_seqs: int = 64

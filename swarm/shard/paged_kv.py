@@ -62,10 +62,12 @@ def make_paged_kv(
     return PagedKv(blocks, kinds, pools, dtype)
 
 
-def choose_kv_dtype(asked: str, own: torch.dtype) -> torch.dtype:
-    """`auto` keeps the rows' own. Raises ShardError for what the kernels cannot read."""
+def choose_kv_dtype(asked: str, own: torch.dtype, quantization: str = "none") -> torch.dtype:
+    """`auto` keeps the rows' own, but halves of float32 where the weights are integers: these round
+    far more coarsely. Raises ShardError for what the kernels cannot read."""
     if asked == "auto":
-        return own
+        halves = own is torch.float32 and quantization != "none"
+        return torch.float16 if halves else own
     if asked == "int8":
         return torch.int8
     raise ShardError(f"KV in {asked} is not served by this device's kernels; use auto or int8")

@@ -235,14 +235,15 @@ class Worker:
         found = self._identify(path)
         filled = config.to_dict()
         spec = rules.model_spec(found.model_id, order.name or path.stem, filled, found.texts)
-        element_bytes = self._dtype(config).itemsize
-        sizes = rules.weight_sizes(found.manifest.tensors, element_bytes)
+        dtype = self._dtype(config)
+        sizes = rules.weight_sizes(found.manifest.tensors, dtype.itemsize)
+        kept = choose_kv_dtype(self._config.kv_cache_dtype, dtype, self._config.quantization)
         return Inspected(
             spec=spec,
             layer_weight_bytes=sizes.largest_layer,
             embed_weight_bytes=sizes.embed,
             head_weight_bytes=sizes.head,
-            kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(filled, element_bytes),
+            kv_bytes_per_token_layer=rules.kv_bytes_per_token_layer(filled, kept.itemsize),
             manifest_path=str(found.manifest_path),
             path=order.path,
             memory_bytes=self._budget_bytes,
@@ -304,10 +305,11 @@ class Worker:
     def _make_blocks(self, stage: Stage, order: Load) -> None:
         """Give the stage its KV blocks, if it can work on them. Raises ShardError for want of
         memory, or of the dtype asked for."""
-        kv_dtype = choose_kv_dtype(self._config.kv_cache_dtype, stage.dtype)
+        asked = self._config.kv_cache_dtype
+        kv_dtype = choose_kv_dtype(asked, stage.dtype, stage.quantization)
         reason = plain_reason(stage, kv_dtype, exact=self._config.exact)
         if reason is not None:
-            if kv_dtype != stage.dtype:
+            if asked != "auto":
                 raise ShardError(f"{order.path} cannot be served with KV in {kv_dtype}: {reason}")
             log("shard.plain_cache", path=order.path, reason=reason)
             return

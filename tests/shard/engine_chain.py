@@ -17,7 +17,7 @@ from swarm.shard.engine import Engine
 from swarm.shard.engine_limits import PLAIN_STEPS, EngineLimits, step_limits
 from swarm.shard.load_io import load_stage, read_config
 from swarm.shard.paged_check import plain_reason
-from swarm.shard.paged_kv import make_paged_kv
+from swarm.shard.paged_kv import choose_kv_dtype, make_paged_kv
 from swarm.shard.speed import Figures, SpeedTracker
 from swarm.shard.stage import Stage
 from swarm.terms import LayerRange, ModelId, SampledToken, Sampling, SessionId
@@ -67,9 +67,10 @@ def engine(stage: Stage, queue_max: int = 64, config: ShardConfig = CONFIG) -> E
 
 def on_blocks(stage: Stage, blocks: int = 64, *, exact: bool = True) -> Stage:
     """The same stage, set up to work over KV blocks."""
-    assert plain_reason(stage, stage.dtype, exact=exact) is None
+    kept = choose_kv_dtype("auto", stage.dtype, stage.quantization)
+    assert plain_reason(stage, kept, exact=exact) is None
     assert stage.kv is not None
-    stage.kv = make_paged_kv(stage.kv.kinds, blocks, stage.dtype, stage.device)
+    stage.kv = make_paged_kv(stage.kv.kinds, blocks, kept, stage.device)
     return stage
 
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import psutil
 import pytest
+import torch
 from engine_chain import MODEL, engine, whole_part
 from engine_chain import begin as begin_part
 from engine_chain import load as load_part
@@ -44,6 +45,7 @@ from swarm.messages import (
     WorkerFailed,
 )
 from swarm.shard.frames import FrameReader, pack
+from swarm.shard.paged_kv import choose_kv_dtype
 from swarm.shard.worker_client_io import WorkerClient
 from swarm.shard.worker_io import Worker
 from swarm.terms import LayerRange, SampledToken, Sampling, SessionId
@@ -277,6 +279,18 @@ def test_kv_in_eight_bits_takes_less_and_is_another_class(tiny: tuple[Path, list
     own, small = found
     assert "paged-int8" in small.numeric_class and own.numeric_class != small.numeric_class
     assert small.kv_bytes_per_token_layer < own.kv_bytes_per_token_layer / 2
+
+
+def test_integer_weights_keep_their_kv_in_halves() -> None:
+    """Also as it is counted before the load."""
+    for asked, own, quantization, kept in (
+        ("auto", torch.float32, "int4", torch.float16),
+        ("auto", torch.float32, "int8", torch.float16),
+        ("auto", torch.float32, "none", torch.float32),
+        ("auto", torch.bfloat16, "int4", torch.bfloat16),
+        ("int8", torch.float32, "int4", torch.int8),
+    ):
+        assert choose_kv_dtype(asked, own, quantization) is kept
 
 
 def test_a_killed_worker_is_told_once_and_starts_again(tiny: tuple[Path, list[int]]) -> None:

@@ -62,10 +62,11 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How weights are kept: bytes per element, and of the packed linears."""
+    """How weights and KV are kept: bytes per element, and of the packed linears."""
 
     element_bytes: float
     linear_bytes: float
+    kv_bytes: float
 
     @staticmethod
     def of(outline: Outline, dtype: str, quantization: str) -> Form:
@@ -75,7 +76,8 @@ class Form:
         if quantization not in ("none", *PACKED_BYTES):
             raise ConfigError(f"{quantization!r} is not a quantization; use none, int8, int4")
         element = ELEMENT_BYTES.get(dtype, float(outline.element_bytes))
-        return Form(element, PACKED_BYTES.get(quantization, element))
+        kept = element if quantization == "none" else min(element, ELEMENT_BYTES["float16"])
+        return Form(element, PACKED_BYTES.get(quantization, element), kept)
 
     def layer_read_bytes(self, outline: Outline) -> float:
         """Of one layer, on average, for one token."""
@@ -92,7 +94,7 @@ def inspected(outline: Outline, form: Form) -> Inspected:
         layer_weight_bytes=int(outline.largest_layer_elements * size),
         embed_weight_bytes=int(outline.embed_elements * size),
         head_weight_bytes=int(outline.head_elements * size),
-        kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * size),
+        kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * form.kv_bytes),
         manifest_path="",
         path=outline.name,
     )
@@ -105,7 +107,7 @@ def loaded(outline: Outline, form: Form, machine: PlannedNode, parts: Parts, ord
             model_id=MODEL_ID,
             layers=layers,
             numeric_class=NumericClass(device.name),
-            kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * form.element_bytes),
+            kv_bytes_per_token_layer=int(outline.kv_elements_per_token_layer * form.kv_bytes),
             row_type=RowType.FLOAT32,
             row_bytes=int(outline.hidden_size * form.element_bytes),
             speed=speed(outline, form, device),
