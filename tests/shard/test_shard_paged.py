@@ -31,6 +31,7 @@ from swarm.kernels.attention import KvPool
 from swarm.kernels.float_linear import has_float_product
 from swarm.kernels.tiles import Company
 from swarm.messages import End, Message, Ran, RowType, Run, RunFailed, StepKind
+from swarm.shard import paged_check
 from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.cut import Part
 from swarm.shard.engine import GATHER_GAP, Engine
@@ -102,6 +103,17 @@ def test_angles_that_depend_on_the_longest_of_a_batch_do_not_fit(kind: str, tmp_
     stage = load(tmp_path, whole_part(LAYERS))
     reason = plain_reason(stage, stage.dtype, exact=True)
     assert reason is not None and f"{kind} rotary" in reason
+
+
+def test_coarse_kv_is_not_taken_for_a_lost_part_of_the_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight bits are off by more than that here, and random rows may blow it up at will."""
+    monkeypatch.setattr(paged_check, "TOLERANCE", 1e-4)
+    save_tiny(tmp_path, "llama")
+    stage = load(tmp_path, whole_part(LAYERS))
+    assert plain_reason(stage, torch.int8, exact=True) is None
+    assert stage.kv is not None and stage.kv.dtype is torch.int8
 
 
 # ---------------------------------------------------------------- bits
