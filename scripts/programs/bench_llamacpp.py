@@ -126,6 +126,7 @@ def main() -> int:
             results += PARTS[part](engine, llama, options.rounds)
         if part == "own":
             results += bench_own.rows(engine, options.rounds)
+            bench_own.report_beside(engine, options.rounds)
             bench_own.report_pause(engine, options.rounds)
     title = f"SmolLM2 {engine.title}; llama.cpp ({llama_cpp.VERSION}) {llama_cpp.FORMAT}"
     contest.report(title, results)

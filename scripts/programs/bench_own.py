@@ -1,10 +1,15 @@
 """Figures of a swarm against itself: two hops on two cores against one on one, a chat's second turn
-with and without what its first one left in the cache, resident memory, the pause after a kill.
+with and without what its first one left in the cache, resident memory, tokens beside a long prompt,
+the pause after a kill.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,13 +18,17 @@ import psutil
 from bench_nodes import Asker, Engine
 from contest import Measured, Row
 from rig import print_table, spread
-from streams import ask, completion
+from streams import Streamed, ask, ask_all, completion
 from swarm_procs import Node, Swarm
 
 STREAMS = 16
 CHAT_TOKENS = 1500
 ANSWER_TOKENS = 32
 QUESTION_TOKENS = 20
+LONG_PROMPT = 2000
+BESIDE_STREAMS = (1, 4, 16)
+BESIDE_AFTER_S = 1.5
+"""The streams are all under way by then."""
 KILL_CONTEXT = 1000
 KILL_AT = 8
 MIB = 1 << 20
@@ -95,6 +104,51 @@ def report_memory(node: Node) -> None:
         name = f"worker, KV pool of {pool // MIB}" if is_worker else "text helper"
         table.append([name, process.memory_info().rss // MIB, ""])
     print_table("resident MiB", ["process", "resident", "bar"], table)
+
+
+def report_beside(engine: Engine, runs: int) -> None:
+    """Times between tokens while a prompt of 2,000 is computed, and before it came."""
+    table = []
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-") as folder, Swarm(Path(folder)) as swarm:
+        asker = Asker(engine.start(swarm, ["0:30"], ["0,1"], 2)[0].gateway.url)
+        for streams in BESIDE_STREAMS:
+            before: list[float] = []
+            during: list[float] = []
+            _beside(asker, streams)
+            for _ in range(runs):
+                found = _beside(asker, streams)
+                before, during = before + found[0], during + found[1]
+            usual, late = spread(before).median, sorted(during)
+            table.append([
+                streams, f"{1000 * usual:.1f}", f"{1000 * spread(during).median:.1f}",
+                f"{1000 * late[len(late) * 95 // 100]:.1f}", f"{1000 * late[-1]:.1f}",
+                f"{spread(during).median / usual:.1f}", f"{late[-1] / usual:.1f}",
+            ])  # fmt: skip
+    title = f"ms between tokens beside a prompt of {LONG_PROMPT} (bar: most / usual ≤ 3)"
+    columns = ["streams", "usual", "beside it", "95 %", "most", "beside / usual", "most / usual"]
+    print_table(title, columns, table)
+
+
+def _beside(asker: Asker, streams: int) -> tuple[list[float], list[float]]:
+    """Seconds between tokens, of all streams: before a long prompt is asked, and until its first
+    token."""
+    bodies = [asker.body(QUESTION_TOKENS, 100 + 4000 // (10 + streams)) for _ in range(streams)]
+    with ThreadPoolExecutor(1) as pool:
+        crowd = pool.submit(ask_all, asker.url, bodies)
+        time.sleep(BESIDE_AFTER_S)
+        prompt = asker.one(LONG_PROMPT, 1)
+        answers = crowd.result()
+    came, answered = prompt.asked_at, prompt.arrivals[0]
+    begun = max(answer.arrivals[0] for answer in answers)
+    return list(_gaps(answers, begun, came)), list(_gaps(answers, came, answered))
+
+
+def _gaps(answers: Iterable[Streamed], start: float, end: float) -> Iterable[float]:
+    """Between tokens that came from `start` to `end`."""
+    for answer in answers:
+        for one, other in itertools.pairwise(answer.arrivals):
+            if start <= one and other <= end:
+                yield other - one
 
 
 def report_pause(engine: Engine, runs: int) -> None:

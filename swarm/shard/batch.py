@@ -25,6 +25,8 @@ from swarm.worker_messages import KV_BLOCK_TOKENS
 
 PIECE_TOKENS = 64
 """Prompt positions that run together: long enough to amortise, short enough for others' tokens."""
+MIX_ROWS = 8
+"""Steps with rows of both kinds are filled up to a multiple of it."""
 SCRATCH_BLOCKS = -(-max(PIECE_TOKENS, TILE_ROWS) // KV_BLOCK_TOKENS)
 """Behind the pool, for rows that only pad."""
 
@@ -99,9 +101,9 @@ def decode_shape(count: int, company: Company) -> Shape:
 
 
 def mixed_shape(count: int) -> Shape:
-    """Of decode rows and rows of prompts, where no row's bits depend on its company: whole tiles,
-    so that there are few of them."""
-    return Shape(StepKind.DECODE, count + -count % TILE_ROWS)
+    """Of decode rows and rows of prompts, where no row's bits depend on its company: few of them,
+    since known ones run faster (`kernels/capture.py`)."""
+    return Shape(StepKind.DECODE, count + -count % MIX_ROWS)
 
 
 def piece_shape(span: Span, prompt_count: int, *, fixed: bool) -> Shape:

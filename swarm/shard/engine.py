@@ -30,12 +30,12 @@ from swarm.messages import (
     SpeedReport,
     StepKind,
 )
-from swarm.shard.batch import Table
+from swarm.shard.batch import MIX_ROWS, Table
 from swarm.shard.choice import Choice, GuideMaker
 from swarm.shard.cut import Part
 from swarm.shard.engine_limits import EngineLimits
 from swarm.shard.runners import Outcome, PagedRunner, PlainRunner
-from swarm.shard.scheduler import Scheduler
+from swarm.shard.scheduler import ROOM_LEAST, Scheduler
 from swarm.shard.speed import SpeedTracker, StepTime, sampled_rows
 from swarm.shard.stage import ELEMENT_TYPES, Stage
 from swarm.shard.work import Output, Session, Work
@@ -44,8 +44,8 @@ from swarm.worker_messages import KV_BLOCK_TOKENS, RUN_ROWS_MAX, SAMPLED_ROWS_MA
 
 STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticError, ShardError)
 """What a forward pass may raise for one session without harm to the process."""
-ROWS_BESIDE = (64, 32, 16, 8)
-"""Rows of prompts that may run with others' tokens. Fewer would make the prompts wait too long."""
+MIXED_MOST = 64
+"""Rows of prompts beside tokens, about."""
 STEP_PER_TOKEN = 3.0
 """Times the step of the tokens alone that a step with rows of prompts may take."""
 GATHER_GAP = 0.2
@@ -135,7 +135,7 @@ class Engine:
     def step(self) -> list[Message]:
         """Run what is next, if anything waits."""
         self._gathers_from = None
-        slices = self._scheduler.next(self._beside())
+        slices = self._scheduler.next(self._rows_most())
         works = [Work(self._sessions[each.run.session], each) for each in slices]
         return [answer for group in _by_part(works) for answer in self._run(group)]
 
@@ -177,19 +177,20 @@ class Engine:
         self._sessions.clear()
         return failures
 
-    def _beside(self) -> int | None:
-        """How many rows of prompts may run with decode rows; None where these rows' bits would
-        depend on it."""
+    def _rows_most(self) -> int | None:
+        """Rows of a step in which rows of prompts run with decode rows; None where these rows' bits
+        would depend on it. One of few numbers, so that each is known."""
         if not self.stage.is_row_invariant:
             return None
         part, rows = self.stage.part, self._scheduler.batch_rows
         layers, sampled = len(part.layers), rows * part.head
         token_s = self._tracker.predict_s(StepKind.DECODE, rows, layers, sampled)
-        for count in ROWS_BESIDE:
-            step_s = self._tracker.predict_s(StepKind.DECODE, rows + count, layers, sampled)
+        least = rows + ROOM_LEAST + -(rows + ROOM_LEAST) % MIX_ROWS
+        for count in range(least + MIXED_MOST, least, -MIX_ROWS):
+            step_s = self._tracker.predict_s(StepKind.DECODE, count, layers, sampled)
             if step_s <= STEP_PER_TOKEN * token_s:
                 return count
-        return ROWS_BESIDE[-1]
+        return least
 
     # ------------------------------------------------------------ orders
 

@@ -27,6 +27,8 @@ from swarm.terms import SessionId
 
 REBUILD_ROWS = 64
 """Decode rows of rebuilds that run without looking at what else has come."""
+ROOM_LEAST = 4
+"""Rows of prompts in a step that has some: fewer would make them wait too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +160,17 @@ class Scheduler:
         self._missed.discard(session)
         return dropped
 
-    def next(self, beside: int | None = None) -> tuple[Slice, ...]:
+    def next(self, most: int | None = None) -> tuple[Slice, ...]:
         """The slices to run together, each of another session; their sessions go to the back of
         the line.
 
-        beside  rows of prompts, about, that may run with decode rows; None: they run alone
+        most    rows of a step of both kinds; None: prompts run alone
         """
         keys = self._in_front()
         decoding = [key for key in keys if self._queues[key][0].is_decode]
         prompts = [key for key in keys if not self._queues[key][0].is_decode]
-        if beside is not None:
-            return self._mixed(decoding, prompts, beside)
+        if most is not None:
+            return self._mixed(decoding, prompts, most)
         if prompts and (not decoding or self._overtakes >= self._limits.turns):
             self._overtakes = 0
             return (self._take(prompts[0], self._piece(prompts[0])),)
@@ -176,10 +178,9 @@ class Scheduler:
         return self._decode(decoding)
 
     def _mixed(
-        self, decoding: Sequence[SessionId], prompts: Sequence[SessionId], beside: int
+        self, decoding: Sequence[SessionId], prompts: Sequence[SessionId], most: int
     ) -> tuple[Slice, ...]:
-        """Decode rows and rows of prompts. All together are a multiple of a tile where the prompts
-        are long enough: steps of few sizes are known better (`kernels/capture.py`)."""
+        """Decode rows, and rows of prompts up to `most` in all."""
         slices = list(self._decode(decoding))
         if not prompts:
             return tuple(slices)
@@ -187,7 +188,8 @@ class Scheduler:
             slices.append(self._take(prompts[0], self._piece(prompts[0])))
             prompts, room = prompts[1:], self._limits.piece - slices[0].count
         else:
-            room = self._room(sum(part.count for part in slices), beside)
+            rows = sum(part.count for part in slices)
+            room = min(max(most - rows, ROOM_LEAST), self._limits.rows - rows)
         for key in prompts:
             if room <= 0:
                 break
@@ -195,14 +197,6 @@ class Scheduler:
             slices.append(self._take(key, count))
             room -= count
         return tuple(slices)
-
-    def _room(self, rows: int, beside: int) -> int:
-        """For rows of prompts in a step that has `rows` already."""
-        tile = self._limits.tile
-        room = (rows + beside) // tile * tile - rows
-        if 2 * room < beside:
-            room += tile
-        return min(room, self._limits.rows - rows)
 
     def _in_front(self) -> list[SessionId]:
         """Sessions whose next rows somebody waits for; all where nobody does."""

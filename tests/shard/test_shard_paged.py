@@ -34,7 +34,7 @@ from swarm.messages import End, Message, Ran, RowType, Run, RunFailed, StepKind
 from swarm.shard import paged_check
 from swarm.shard.batch import PIECE_TOKENS
 from swarm.shard.cut import Part
-from swarm.shard.engine import GATHER_GAP, Engine
+from swarm.shard.engine import GATHER_GAP, MIXED_MOST, Engine
 from swarm.shard.paged_check import plain_reason
 from swarm.shard.stage import Stage
 from swarm.terms import LayerRange, Sampling, SessionId
@@ -286,11 +286,13 @@ def test_a_step_with_rows_of_prompts_takes_thrice_as_long_as_the_tokens_alone(
     one.handle(ids_run("p", 0, prompt_of(150)))
     one._tracker._pass_rows = None
     one._tracker.figures = replace(one._tracker.figures, decode_s=1e-3, decode8_s=1.01e-3)
-    assert one._beside() == 64, "further rows cost next to nothing"
+    assert one._rows_most() == 8 + MIXED_MOST, "further rows cost next to nothing"
     one._tracker.figures = replace(one._tracker.figures, decode8_s=2e-3)
-    assert one._beside() == 8
+    assert one._rows_most() == 8, "it would be sixteen that take thrice a token's time"
+    one._tracker.figures = replace(one._tracker.figures, decode8_s=1.9e-3)
+    assert one._rows_most() == 16
     stage.is_row_invariant = False
-    assert one._beside() is None
+    assert one._rows_most() is None
 
 
 def test_a_row_waits_a_moment_for_those_of_others_and_no_longer(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swarm.errors import CapacityError
 from swarm.messages import Run, StepKind
-from swarm.shard.scheduler import REBUILD_ROWS, Scheduler, StepLimits
+from swarm.shard.scheduler import REBUILD_ROWS, ROOM_LEAST, Scheduler, StepLimits
 from swarm.terms import SessionId
 
 PIECE = 8
@@ -100,17 +100,17 @@ def test_prompts_are_cut_where_positions_say_whatever_the_chunks() -> None:
     assert odd == [[("p", 0, 5)], [("p", 5, 3)], [("p", 8, 8)], [("p", 16, 4)]]
 
 
-def mixed(scheduler: Scheduler, beside: int) -> Given:
-    return [(each.run.session, each.position, each.count) for each in scheduler.next(beside)]
+def mixed(scheduler: Scheduler, most: int) -> Given:
+    return [(each.run.session, each.position, each.count) for each in scheduler.next(most)]
 
 
 def test_rows_of_prompts_run_with_tokens_where_they_may() -> None:
     scheduler = filled(*(decode(name, 5) for name in "abc"), chunk("p", 0, 40), chunk("q", 0, 9))
     tokens = [("a", 5, 1), ("b", 5, 1), ("c", 5, 1)]
-    assert mixed(scheduler, 32) == [*tokens, ("p", 0, 29)], "32 rows in all, two tiles"
+    assert mixed(scheduler, 32) == [*tokens, ("p", 0, 29)], "32 rows in all"
     assert mixed(scheduler, 32) == [("q", 0, 9), ("p", 29, 11)], "what is left of both fits"
     scheduler = filled(*(decode(str(i), 5) for i in range(10)), chunk("p", 0, 40))
-    assert mixed(scheduler, 8)[-1] == ("p", 0, 6), "about as many as allowed, to a whole tile"
+    assert mixed(scheduler, 8)[-1] == ("p", 0, ROOM_LEAST), "a prompt always goes on"
 
 
 def test_a_prompt_alone_keeps_to_its_pieces_and_short_ones_share_one() -> None:
@@ -264,7 +264,7 @@ def test_every_row_is_given_out_once_and_in_order(
     work: list[tuple[str, int, StepKind]],
     limits: StepLimits,
     hops: dict[str, int],
-    beside: int | None,
+    most: int | None,
 ) -> None:
     ends = dict.fromkeys("abc", 0)
     scheduler = Scheduler(100, limits)
@@ -275,9 +275,9 @@ def test_every_row_is_given_out_once_and_in_order(
         ends[name] += count
     reached = dict.fromkeys("abc", 0)
     while len(scheduler):
-        given = scheduler.next(beside)
+        given = scheduler.next(most)
         assert given and sum(part.count for part in given) <= max(limits.rows, limits.piece or 40)
-        assert beside is not None or len({part.run.kind for part in given}) == 1
+        assert most is not None or len({part.run.kind for part in given}) == 1
         assert len({part.run.session for part in given}) == len(given)
         for part in given:
             assert part.position == reached[part.run.session]
