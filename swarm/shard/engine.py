@@ -46,8 +46,9 @@ STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticErro
 """What a forward pass may raise for one session without harm to the process."""
 MIXED_MOST = 64
 """Rows of prompts beside tokens, about."""
-STEP_PER_TOKEN = 3.0
-"""Times the step of the tokens alone that a step with rows of prompts may take."""
+STEP_PER_TOKEN = 2.0
+"""Times the step of the tokens alone that a step with rows of prompts is to take: half as long again
+is within what is asked for (three times), since late rows of a long prompt cost more."""
 GATHER_GAP = 0.2
 """Times a single row's step that may pass without another row before those that are there run."""
 GATHER_WHOLE = 1.0
@@ -187,7 +188,7 @@ class Engine:
         token_s = self._tracker.predict_s(StepKind.DECODE, rows, layers, sampled)
         least = rows + ROOM_LEAST + -(rows + ROOM_LEAST) % MIX_ROWS
         for count in range(least + MIXED_MOST, least, -MIX_ROWS):
-            step_s = self._tracker.predict_s(StepKind.DECODE, count, layers, sampled)
+            step_s = self._tracker.predict_mixed_s(rows, count - rows, layers, sampled)
             if step_s <= STEP_PER_TOKEN * token_s:
                 return count
         return least
@@ -348,9 +349,10 @@ class Engine:
         rows = sum(work.slice.count for work in works)
         sampled = sum(work.sampled for work in works)
         layers = len(works[0].session.part.layers)
-        kinds = {work.slice.run.kind for work in works}
-        kind = StepKind.DECODE if StepKind.DECODE in kinds else StepKind.PREFILL
-        step = StepTime(kind, rows, layers, sampled, compute_s, is_mixed=len(kinds) > 1)
+        prompt_rows = sum(w.slice.count for w in works if w.slice.run.kind is StepKind.PREFILL)
+        kind = StepKind.PREFILL if prompt_rows == rows else StepKind.DECODE
+        beside = prompt_rows if kind is StepKind.DECODE else 0
+        step = StepTime(kind, rows, layers, sampled, compute_s, beside)
         self._tracker.step_done(step)
 
     def _settle(self, work: Work, outcome: Outcome, compute_s: float) -> list[Message]:

@@ -44,15 +44,18 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step that was run: `rows` positions through `layers` layers, `sampled` rows of them."""
+    """A step that was run: `rows` positions through `layers` layers, `sampled` rows of them.
+
+    kind         DECODE where rows of both kinds ran
+    prompt_rows  of prompts, of a decode step
+    """
 
     kind: StepKind
     rows: int
     layers: int
     sampled: int
     compute_s: float
-    is_mixed: bool = False
-    """Rows of prompts ran with decode rows: it counts as a step of these."""
+    prompt_rows: int = 0
 
 
 class SpeedTracker:
@@ -63,12 +66,17 @@ class SpeedTracker:
         self._pass_rows = pass_rows
         self._corrections: dict[tuple[StepKind, int, bool], float] = {}
         """By kind, size and whether it samples: what such steps take, over what figures say."""
+        self._beside = 1.0
+        """What a prompt's row beside tokens takes, over what it takes in a piece of its own."""
         self._reported: ShardSpeed | None = None
         self._reported_at = 0.0
 
     def step_done(self, step: StepTime) -> None:
         """Learn from one step. A head's steps teach head and layers in their present ratio; steps
-        with rows of both kinds teach predictions for their size alone."""
+        with rows of both kinds teach what prompts cost beside tokens."""
+        if step.prompt_rows:
+            self._learn_beside(step)
+            return
         expected = self._by_figures_s(step.kind, step.rows, step.layers, step.sampled)
         if expected <= 0.0 or step.rows == 0:
             return
@@ -76,8 +84,6 @@ class SpeedTracker:
         key = _key(step.kind, step.rows, step.sampled)
         before = self._corrections.get(key, ratio)
         self._corrections[key] = before + PREDICTION_SMOOTHING * (ratio - before)
-        if step.is_mixed:
-            return
         growth = SMOOTHING * (ratio - 1.0)
         now = self.figures
         if step.kind is StepKind.PREFILL:
@@ -100,6 +106,20 @@ class SpeedTracker:
         """Of one step of the batch size that runs now, or of any other by the figures alone."""
         expected = self._by_figures_s(kind, rows, layers, sampled)
         return expected * self._corrections.get(_key(kind, rows, sampled), 1.0)
+
+    def predict_mixed_s(self, rows: int, prompt_rows: int, layers: int, sampled: int) -> float:
+        """Of one step with so many decode rows, and rows of prompts beside them."""
+        beside_s = self._beside * prompt_rows * layers * self.figures.prefill_s
+        return self.predict_s(StepKind.DECODE, rows, layers, sampled) + beside_s
+
+    def _learn_beside(self, step: StepTime) -> None:
+        rows = step.rows - step.prompt_rows
+        alone_s = self.predict_s(StepKind.DECODE, rows, step.layers, min(step.sampled, rows))
+        expected = step.prompt_rows * step.layers * self.figures.prefill_s
+        if expected > 0.0:
+            ratio = (step.compute_s - alone_s) / expected
+            ratio = min(max(ratio, 1.0 / OUTLIER_FACTOR), OUTLIER_FACTOR)
+            self._beside += PREDICTION_SMOOTHING * (ratio - self._beside)
 
     def _by_figures_s(self, kind: StepKind, rows: int, layers: int, sampled: int) -> float:
         per_layer = rows * self.figures.prefill_s

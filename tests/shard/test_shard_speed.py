@@ -84,6 +84,19 @@ def test_short_pieces_tell_only_of_short_pieces() -> None:
     assert tracker.predict_s(StepKind.PREFILL, 64, 10, 0) == pytest.approx(0.064)
 
 
+def test_rows_of_prompts_beside_tokens_are_predicted_by_what_they_took() -> None:
+    """And teach nothing else: tokens cost what they did."""
+    tracker = SpeedTracker(MODEL, FIGURES)
+    alone_s = tracker.predict_s(StepKind.DECODE, 2, 10, 0)
+    row_s = 10 * FIGURES.prefill_s
+    assert tracker.predict_mixed_s(2, 30, 10, 0) == pytest.approx(alone_s + 30 * row_s)
+    for _ in range(30):
+        tracker.step_done(StepTime(StepKind.DECODE, 16, 10, 0, alone_s + 14 * 3 * row_s, 14))
+    assert tracker.predict_mixed_s(2, 30, 10, 0) == pytest.approx(alone_s + 90 * row_s, rel=0.01)
+    assert tracker.figures == FIGURES
+    assert tracker.predict_s(StepKind.DECODE, 16, 10, 0) == pytest.approx(8 * alone_s)
+
+
 def test_what_is_told_is_what_a_token_takes_in_the_batch_now_running() -> None:
     tracker = SpeedTracker(MODEL, FIGURES, pass_rows=None)
     alone, eight = tracker.speed(0.0, 1), tracker.speed(0.0, 1, batch=8)
