@@ -47,8 +47,8 @@ STEP_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, ArithmeticErro
 MIXED_MOST = 64
 """Rows of prompts beside tokens, about."""
 STEP_PER_TOKEN = 2.0
-"""Times the step of the tokens alone that a step with rows of prompts is to take: half as long again
-is within what is asked for (three times), since late rows of a long prompt cost more."""
+"""Times the step of the tokens alone that a step with rows of prompts is to take: late rows of a
+long prompt cost more than predicted, and three times is what is asked for."""
 GATHER_GAP = 0.2
 """Times a single row's step that may pass without another row before those that are there run."""
 GATHER_WHOLE = 1.0
