@@ -2,8 +2,9 @@
 of the unquantized model, and how much more perplexed the quantized one is.
 
 Every token is predicted from up to one window of text before it, in steps of whole windows, by the
-stage and the linears that a worker runs. The text is the Debian Administrator's Handbook, which is
-fetched from Debian on the first run, or what `--text` names.
+stage and the linears that a worker runs, over KV blocks of the dtype that it would keep. The text
+is the Debian Administrator's Handbook, which is fetched from Debian on the first run, or what
+`--text` names.
 """
 
 from __future__ import annotations
@@ -69,13 +70,16 @@ def text_ids(model: Path, text: str, count: int, skipped: int) -> list[int]:
     return list(ids[skipped : skipped + count])
 
 
-def load_variant(model: Path, name: str) -> Any:
+def load_variant(model: Path, name: str, window: int) -> Any:
     """The whole model as a worker's stage. Names are `float32`, or `int8 in float32`."""
     import torch
 
     from swarm.shard.cut import Part
     from swarm.shard.load_io import choose_dtype, load_stage, quiet_transformers, read_config
+    from swarm.shard.paged_check import plain_reason
+    from swarm.shard.paged_kv import choose_kv_dtype, make_paged_kv
     from swarm.terms import LayerRange
+    from swarm.worker_messages import KV_BLOCK_TOKENS
 
     quiet_transformers()
     device = torch.device("cpu")
@@ -83,17 +87,35 @@ def load_variant(model: Path, name: str) -> Any:
     part = Part(LayerRange(0, layers), embed=True, head=True)
     *quantized, dtype = name.split(" in ")
     kind = choose_dtype(dtype, None, device)
-    return load_stage(model, part, kind, device, quantized[0] if quantized else "none")
+    stage = load_stage(model, part, kind, device, quantized[0] if quantized else "none")
+    kept = choose_kv_dtype("auto", stage.dtype, stage.quantization)
+    if plain_reason(stage, kept, exact=True) is None:
+        blocks = -(-window // KV_BLOCK_TOKENS)
+        stage.kv = make_paged_kv(stage.kv.kinds, blocks, kept, device)
+    return stage
+
+
+def logits_of(stage: Any, ids: Any) -> Any:
+    """[T, V] float32, of [1, T] ids from the start of a text on."""
+    from swarm.messages import StepKind
+    from swarm.shard.batch import Shape, Span, make_batch
+    from swarm.shard.selfcheck import table_of
+
+    count = ids.shape[1]
+    if stage.kv is None:
+        cache = stage.new_cache(stage.part, count)
+        return stage.forward(ids, 0, cache, tuple(range(count)))[0].float()
+    spans = [Span(table_of(stage, range(stage.kv.blocks)), 0, count)]
+    shape = Shape(StepKind.PREFILL, count)
+    batch = make_batch(spans, shape, stage.kv.scratch_block, stage.device)
+    return stage.run(batch, stage.part, ids, list(range(count))).float()
 
 
 def predict(stage: Any, window: Sequence[int], tally: Tally) -> None:
     """Add the predictions of all tokens of a window but the first."""
     import torch
 
-    count = len(window) - 1
-    cache = stage.new_cache(stage.part, count)
-    ids = torch.tensor([window[:-1]])
-    logits = stage.forward(ids, 0, cache, tuple(range(count)))[0].float()
+    logits = logits_of(stage, torch.tensor([window[:-1]]))
     came = torch.tensor(window[1:])[:, None]
     tally.choices += logits.argmax(dim=-1).tolist()
     tally.logprobs += torch.log_softmax(logits, dim=-1).gather(1, came)[:, 0].tolist()
@@ -159,7 +181,7 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     console.print(f"kernels: {start_native().instruction_set or 'plain torch'}", style="dim")
     with console.status("loading") as status:
-        stages = {name: load_variant(options.model, name) for name in names}
+        stages = {name: load_variant(options.model, name, options.window) for name in names}
         tallies = measure(
             stages, ids, options.window, lambda done: status.update(f"{done} of {len(ids)} tokens")
         )
