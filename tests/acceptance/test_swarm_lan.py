@@ -71,7 +71,8 @@ def test_hosts_without_any_address_but_their_own_ipv6_find_each_other(
             swarm.start(plan(lan, index, name, listen="[::]:0"))
         swarm.await_ready(FOUND_DEADLINE_S)
         for node in swarm.running():
-            (up,) = [entry for entry in node.notes if entry["event"] == "link.up"]
+            up = swarm.await_note(node, "link.up")
+            assert [n for n in node.notes if n["event"] == "link.up"] == [up]
             assert not up["dialled"] or up["address"].startswith("[fe80::")
 
 
