@@ -426,6 +426,35 @@ def test_an_answer_that_cannot_be_sent_costs_one_session(tiny: tuple[Path, list[
             assert failed.session == SESSION and "cannot be sent" in failed.detail
 
 
+def test_what_a_step_gives_goes_in_few_writes_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.closing(Worker(theirs, CONFIG)) as worker:
+        writes: list[int] = []
+        channel = worker._channel
+
+        class Counted:
+            def sendall(self, data: bytes | memoryview) -> None:
+                writes.append(len(data))
+                channel.sendall(data)
+
+        monkeypatch.setattr(worker, "_channel", Counted())
+        small = Ran(SESSION, 1, 0, 1, StepKind.DECODE, RowType.FLOAT32, 0.1, (), b"1234")
+        large = dataclasses.replace(small, payload=bytes(70_000))
+        sent = [dataclasses.replace(small, position=position) for position in range(6)]
+        sent[3] = dataclasses.replace(large, position=3)
+        worker._send(sent)
+        assert len(writes) <= 4, "three together, the large one by itself, two together"
+        reader, came = FrameReader(), []
+        while len(came) < len(sent):
+            came += reader.filled(ours.recv_into(reader.space()))
+        assert [one.position for one in came] == [0, 1, 2, 3, 4, 5]
+        assert bytes(came[3].payload) == large.payload
+        worker._send([])
+        assert len(writes) <= 4
+
+
 def test_two_models_of_one_worker_share_what_is_left_for_kv(
     tiny: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
